@@ -2,10 +2,9 @@
 
 By default: a sample of the tests, always the same one, of which each file and each sweep has a
 part; about nine minutes on two cores that have nothing else to do. The last lines have the number
-of tests left out. --rest runs only these, so the two together run each test once; --all runs all at
-once. --ci runs a twentieth of the rest, always the same one, which CI adds to the default run. With
-FILE or PYTEST_ARGUMENT, all tests run that these leave. test/parts.py describes the parts, and what
-to do for a new file.
+of tests left out; --all runs all tests. With FILE or PYTEST_ARGUMENT, all tests run that these
+leave. test/sample.py describes the sample, and what to do for a new file. --sample SCALE runs that
+many times the tests of the sample, also of FILEs, or with --cuda or --sanitizer.
 
 With --quick, a selection of a minute that checks the installation. Its last line is the verdict.
 
@@ -16,13 +15,12 @@ continues with the next one. So a crash does not hide other tests.
 
 The sweeps (test/generic) report their comparisons with the CPU; the run prints tables of them.
 
-The run fails if a test fails, if a file has no tests in the part that runs, if no test passed at
-all, if a sweep compared nothing, or if nothing of the sweeps ran asynchronously.
+The run fails if a test fails, if a file has no tests, if no test passed at all, if a sweep compared
+nothing, or if nothing of the sweeps ran asynchronously.
 
 With --full, the sweeps run all samples of all dtypes, which takes hours.
 
-With --cuda, the device type is CUDA; test/cuda_differences.py lists what differs. With --sample,
-each file has the part that the default run has; with --few, a third of that.
+With --cuda, the device type is CUDA; test/cuda_differences.py lists what differs.
 
 With --sanitizer, each test and each program that a test starts runs under the sanitizer of streams,
 and a finding is a failure. Tests that make a mistake on purpose are marked with the kind that has
@@ -48,12 +46,12 @@ from pathlib import Path
 from typing import Any
 
 from cuda_differences import ONE_TYPE
-from parts import shares
 from processes import Limits, Outcome, Runner
+from sample import share_of
 
 # Modules outside of the standard library and this folder are imported when main has found them.
 
-__all__ = ["counts_of_parts", "left_out", "main", "missing_requirement", "verdict"]
+__all__ = ["counts_of_samples", "left_out", "main", "missing_requirement", "verdict"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _LIMITS = Limits(test_s=300, file_s=3600)
@@ -144,10 +142,11 @@ def _run_files(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> 
     from torch_openreg.conformance.records import read_records
 
     files = [file.resolve() for file in options.files] or _default_files(options)
+    may_be_empty = bool(pytest_arguments)
     start = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as report,
-        tempfile.TemporaryDirectory() as part_counts,
+        tempfile.TemporaryDirectory() as sample_counts,
     ):
         environment = os.environ | {"OPENREG_TEST_REPORT": report}
         if options.full:
@@ -163,9 +162,12 @@ def _run_files(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> 
         if options.cuda:
             environment["OPENREG_DEVICE_TYPE"] = "cuda"
             environment["OPENREG_CUDA_NOTICE"] = "0"
-        if options.part is not None:
-            part = f"--openreg-part={options.part}"
-            pytest_arguments = [part, f"--openreg-part-counts={part_counts}"]
+        if options.sample is not None:
+            pytest_arguments = [
+                f"--openreg-sample={options.sample:g}",
+                f"--openreg-sample-counts={sample_counts}",
+                *pytest_arguments,
+            ]
         runs = {
             file.relative_to(_ROOT).as_posix(): (str(file), *pytest_arguments) for file in files
         }
@@ -176,11 +178,11 @@ def _run_files(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> 
             is_sanitized=options.sanitizer,
             durations=options.durations,
             # A selection, such as -k, may leave nothing of a file.
-            may_be_empty=bool(pytest_arguments) and options.part is None,
+            may_be_empty=may_be_empty,
         )
         outcomes = runner.run(runs)
         records = list(read_records(Path(report)))
-        counts_by_file = counts_of_parts(Path(part_counts))
+        counts_by_file = counts_of_samples(Path(sample_counts))
     counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
     failed = sorted(outcome.name for outcome in outcomes if not outcome.is_success)
     print(
@@ -190,8 +192,8 @@ def _run_files(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> 
     )
     if records:
         print(f"\n{summary(records)}\n")
-    if options.part in ("default", "few"):
-        print(left_out(counts_by_file, is_sample=options.sample or options.few))
+    if options.sample is not None:
+        print(left_out(counts_by_file))
     is_unchecked = options.sanitizer and not _sum_up_findings(outcomes)
     if is_unchecked:
         print("FAILED: the sanitizer checked no launch")
@@ -209,16 +211,13 @@ def _run_files(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> 
     return 1 if is_failed else 0
 
 
-def counts_of_parts(folder: Path) -> list[dict[str, Any]]:
-    """Returns what --openreg-part-counts has written of each file."""
+def counts_of_samples(folder: Path) -> list[dict[str, Any]]:
+    """Returns what --openreg-sample-counts has written of each file."""
     return [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
 
 
-def left_out(counts: Iterable[Mapping[str, Any]], is_sample: bool = False) -> str:
-    """Returns a table of the tests that a part leaves out, by folders, as text."""
-    how = "`python test/run.py --rest` runs them, `--all` runs all tests"
-    if is_sample:
-        how = "the same command without --sample or --few runs all tests"
+def left_out(counts: Iterable[Mapping[str, Any]]) -> str:
+    """Returns a table of the tests that a sample leaves out, by folders, as text."""
     folders: dict[str, Counter[str]] = {}
     for count in counts:
         folder = (Path("test") / count["file"]).parent.as_posix()
@@ -230,7 +229,7 @@ def left_out(counts: Iterable[Mapping[str, Any]], is_sample: bool = False) -> st
     total = sum(folders.values(), Counter[str]())
     lines = [
         f"left out: {total['left out']} of {total['tests']} tests, in {total['files divided']} of "
-        f"{total['files']} files; {how}"
+        f"{total['files']} files; `python test/run.py --all` runs all tests"
     ]
     lines += [
         f"  {folder}: {row['left out']} of {row['tests']} tests, in {row['files divided']} of "
@@ -259,20 +258,7 @@ def _sum_up_findings(outcomes: Sequence[Outcome]) -> int:
 
 def _default_files(options: argparse.Namespace) -> list[Path]:
     """The files to run, those first that take long, so that they do not end last."""
-    entries = {_ROOT / "test" / file: entry for file, entry in shares().items()}
-
-    def seconds(file: Path) -> float:
-        entry = entries.get(file)
-        if entry is None:
-            return 0
-        rest = 1 - entry.share or 1  # the slow tests take most of it
-        shares_of_parts = {"default": 1 - rest, "few": 1 - rest, "rest": rest, "ci": rest, None: 1}
-        return entry.seconds * shares_of_parts[options.part]
-
-    files = sorted(_all_files(options), key=seconds, reverse=True)
-    if options.part == "ci":  # has no slow tests
-        return [file for file in files if file in entries and entries[file].share < 1]
-    return [file for file in files if file in entries] if options.part == "rest" else files
+    return sorted(_all_files(options), key=share_of)
 
 
 def _all_files(options: argparse.Namespace) -> list[Path]:
@@ -305,7 +291,7 @@ class _ParagraphsFormatter(argparse.HelpFormatter):
 
 
 def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Namespace:
-    """The options; `part` is the part of each file that runs, None for all of it."""
+    """The options; `sample` is what the shares of files are multiplied by, None for all tests."""
     parser = argparse.ArgumentParser(
         prog="python test/run.py",
         usage="%(prog)s [OPTION ...] [FILE ...] [-- PYTEST_ARGUMENT ...]",
@@ -322,29 +308,19 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
     which.add_argument(
         "--quick", action="store_true", help="whether the installation is right, in a minute"
     )
-    which.add_argument(
-        "--ci", action="store_true", help="about a twentieth of --rest's tests, no slow ones"
-    )
-    which.add_argument(
-        "--rest", action="store_true", help="the tests that the default run leaves out"
-    )
-    which.add_argument(
-        "--all", action="store_true", help="all tests: the default run's and --rest's"
-    )
-    which.add_argument(
-        "--sample",
-        action="store_true",
-        help="the part that the default run has, of FILEs, or with --cuda or --sanitizer",
-    )
-    which.add_argument("--few", action="store_true", help="about a third of --sample's tests")
+    which.add_argument("--all", action="store_true", help="all tests")
     which.add_argument(
         "--full",
         action="store_true",
         help="all tests, with all samples of all dtypes in test/generic (slow)",
     )
-    parser.add_argument(
-        "--durations", type=Path, metavar="FOLDER", help="write JUnit files, for test/shares.py"
+    which.add_argument(
+        "--sample",
+        type=float,
+        metavar="SCALE",
+        help="a sample, the default run's times SCALE; of FILEs, too, or with other options",
     )
+    parser.add_argument("--durations", type=Path, metavar="FOLDER", help="write JUnit files")
     parser.add_argument(
         "--verify", action="store_true", help="with OPENREG_FALLBACK_VERIFY=1; default: one sweep"
     )
@@ -361,17 +337,13 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
     if missing:
         parser.error(f"expected files of tests, but {', '.join(missing)} does not exist")
     is_special = options.verify or options.sanitizer or options.cuda
-    alone = [name for name in ("quick", "ci", "rest") if getattr(options, name)]
-    if alone and (options.files or has_pytest_arguments or is_special):
-        parser.error(
-            f"--{alone[0]}: expected no files, arguments of pytest or other runs beside it"
-        )
+    if options.quick and (options.files or has_pytest_arguments or is_special):
+        parser.error("--quick: expected no files, arguments of pytest or other runs beside it")
+    if options.sample is not None and not options.sample > 0:
+        parser.error(f"--sample: expected a number above 0, got {options.sample:g}")
     is_whole = options.all or options.full or options.files or has_pytest_arguments or is_special
-    options.part = None if is_whole else "default"
-    if options.sample or options.few:
-        options.part = "few" if options.few else "default"
-    elif options.ci or options.rest:
-        options.part = "ci" if options.ci else "rest"
+    if options.sample is None and not is_whole:
+        options.sample = 1.0
     return options
 
 

@@ -8,6 +8,7 @@ its own devices only. The search calls all of them, in processes that may end.
 import subprocess
 import sys
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -153,6 +154,7 @@ _COMPOSITE_COUNT = 1500  # torch 2.13 has 1580
 
 
 class TestSearch(OpenRegTestCase):
+    @pytest.mark.slow
     def test_no_composite_operator_ends_the_process_or_lacks_a_kernel(self):
         crashed, lacking, last, count = set(), set(), None, None
         while count is None:

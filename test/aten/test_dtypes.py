@@ -9,6 +9,7 @@ with the device's table.
 import contextlib
 import re
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -32,6 +33,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from torch_openreg import _C
+
+pytestmark = pytest.mark.sample(0.067)
 
 _FLOAT8 = (
     torch.float8_e4m3fn,

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import warnings
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -27,6 +28,8 @@ from common import (
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torch_openreg
+
+pytestmark = pytest.mark.sample(0.03)
 
 LIBRARY = torch.library.Library("openreg_test", "DEF")
 OPS = torch.ops.openreg_test

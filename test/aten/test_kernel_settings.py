@@ -4,6 +4,7 @@ import re
 import threading
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 from common import (
@@ -21,6 +22,8 @@ from torch.testing._internal.common_utils import recover_orig_fp32_precision
 import torch_openreg
 from torch_openreg import _C
 from torch_openreg._version import release_of
+
+pytestmark = pytest.mark.sample(0.5)
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL_SETTINGS = ROOT / "csrc" / "aten" / "cpu" / "KernelSettings.cpp"

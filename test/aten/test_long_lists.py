@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -245,6 +246,7 @@ class TestLongLists(OpenRegTestCase):
         self.assertLess(long / short, 6, f"{1e6 * short:.2f} and {1e6 * long:.2f} us per tensor")
 
     # Nothing runs under the schedule before the host waits, which it does when the queue is full.
+    @pytest.mark.slow
     @parametrize("name", ["foreach", "stack"])
     @parametrize("limit", [subtest("1MiB", name="a_limit"), subtest("0", name="no_limit")])
     def test_lists_count_in_the_memory_of_a_queue(self, name, limit):

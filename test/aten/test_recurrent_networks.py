@@ -6,6 +6,7 @@ here.
 
 import itertools
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -15,6 +16,8 @@ from common import (
     run_tests,
     subtest,
 )
+
+pytestmark = pytest.mark.sample(0.3)
 
 NETWORKS = {
     "lstm": lambda **options: torch.nn.LSTM(4, 6, **options),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
+import pytest
 import torch
 from common import TestCase, run_tests
 
@@ -29,6 +30,8 @@ from torch_openreg.conformance import plugin, report
 from torch_openreg.conformance.chapters import CHAPTERS, chapter_of
 from torch_openreg.conformance.report import Result, terminal_lines, to_html
 from torch_openreg.conformance.target import MissingError, Target
+
+pytestmark = pytest.mark.sample(0.03)
 
 _FOLDER = Path(__file__).resolve().parent
 _DOCS = _FOLDER.parents[1] / "docs"
@@ -227,6 +230,7 @@ def run_both(has_defects: bool) -> Run:
 
 
 class TestTwin(TestCase):
+    @pytest.mark.slow
     def test_every_seeded_defect_is_named(self):
         run = run_both(has_defects=True)
         for name, what in DEFECTS.items():
@@ -236,6 +240,7 @@ class TestTwin(TestCase):
                 self.assertIn(f"<code>{name}</code>", run.page)
         self.assertEqual(run.returncode, 1)
 
+    @pytest.mark.slow
     def test_nothing_that_was_not_documented_fails_without_the_defects(self):
         run = run_both(has_defects=False)
         failed = [name for name, outcome in run.outcomes.items() if outcome == "failure"]
@@ -248,6 +253,7 @@ class TestTwin(TestCase):
         for name in (*DEFECTS, *CONTROLS):
             self.assertEqual(run.outcomes.get(name), "passed", name)
 
+    @pytest.mark.slow
     def test_documented_command_ends_with_the_documented_numbers(self):
         if release_of(str(torch.__version__)) != TORCH_RELEASES[0]:
             self.skipTest(f"the numbers are those of torch {TORCH_RELEASES[0]}")
@@ -255,6 +261,7 @@ class TestTwin(TestCase):
             run = run_twin(has_defects, is_documented=True)
             self.assertIn(f"\n{table}\n\n", run.output)
 
+    @pytest.mark.slow
     def test_device_without_pinned_memory_lacks_it_in_every_chapter(self):
         run = run_twin(has_defects=False, is_documented=True)
         text = run.texts[
@@ -263,15 +270,18 @@ class TestTwin(TestCase):
         ]
         self.assertIn("the device reports: You should register `PrivateUse1HooksInterface`", text)
 
+    @pytest.mark.slow
     def test_operator_without_a_kernel_is_missing(self):
         run = run_twin(has_defects=False, is_documented=True)
         text = run.texts["test_op_errors::TestErrors::test_errors_nn_functional_conv2d"]
         self.assertEqual(text, "the device lacks a kernel of aten::convolution_overrideable")
 
+    @pytest.mark.slow
     def test_what_is_right_passes_beside_the_defects(self):
         run = run_both(has_defects=True)
         self.assertEqual([run.outcomes.get(name) for name in CONTROLS], ["passed"] * len(CONTROLS))
 
+    @pytest.mark.slow
     def test_what_is_missing_is_said_to_be_missing(self):
         run = run_both(has_defects=False)
         for chapter, text in MISSING.items():
@@ -286,6 +296,7 @@ class TestTwin(TestCase):
         run = run_twin(has_defects=False, is_documented=False)
         self.assertRegex(run.texts[DATA_PARALLEL], "^the device lacks DataParallel: .*(_C|CUDA)")
 
+    @pytest.mark.slow
     def test_page_of_a_chapter_is_linked(self):
         run = run_both(has_defects=True)
         for page in ("guard.md", "graphs.md"):
@@ -316,6 +327,7 @@ class TestOurDevices(TestCase):
 
 
 class TestPaths(TestCase):
+    @pytest.mark.slow
     def test_installation_behind_a_symbolic_link_has_its_report(self):
         with tempfile.TemporaryDirectory() as folder:
             link = Path(folder) / "link"
@@ -377,12 +389,14 @@ class TestEnds(TestCase):
             self.assertIn(text, run.output)
         self.assertIn(f"<code>{self.TEST}</code>", run.page)
 
+    @pytest.mark.slow
     def test_wait_that_holds_pythons_lock_ends_the_run_with_its_stack(self):
         run = self.run_with("lock_twice(ctypes.PyDLL(None))")
         self.assertEqual(run.returncode, 1, run.output)
         self.assertRegex(run.output, r"Timeout \(0:00:\d\d.*\)!")
         self.assertIn("in lock_twice", run.output)
 
+    @pytest.mark.slow
     def test_run_that_is_ended_says_so_and_reports_what_it_has(self):
         kill = "os.kill(os.getpid(), signal.SIGTERM)"
         for how in (
@@ -574,6 +588,7 @@ class TestCommandLine(TestCase):
         run = run_kit([f"{_PACKAGE}.test_guard"], options, {})
         self.assertIn("did you mean --conformance-chapter?", run.output)
 
+    @pytest.mark.slow
     def test_device_that_is_not_there_is_refused(self):
         run = run_kit([f"{_PACKAGE}.test_guard"], ["--device=xpu"], {})
         self.assertIn("expected a device that holds a tensor, got 'xpu'", run.output)

@@ -7,6 +7,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
+import pytest
 from source_tree import (
     ROOT,
     backend_files,
@@ -25,6 +26,8 @@ from torch.testing._internal.common_utils import (
 from torch.utils.cpp_extension import include_paths
 
 from torch_openreg import _C, cpp_extension
+
+pytestmark = pytest.mark.sample(0.067)
 
 COMPILER = compiler()
 MISSING_EXTRAS = tuple(f"csrc/extras/{one}/" for one in _C._missing_extras().split(", ") if one)

@@ -11,6 +11,7 @@ import types
 import unittest
 from unittest import mock
 
+import pytest
 import torch
 from source_tree import ROOT
 from torch.testing._internal.common_utils import (
@@ -113,6 +114,7 @@ class TestFirstUses(TestCase):
         missing = set(missing_extras(os.environ.get("OPENREG_EXTRAS", "all")))
         self.assertEqual({extra for extra in EXTRAS if not extras.has(extra)}, missing)
 
+    @pytest.mark.slow("extra_inductor")
     @parametrize("extra", list(FIRST_USES))
     def test_extra_works_or_its_error_names_it(self, extra):
         if extras.has(extra):

@@ -9,6 +9,7 @@ import functools
 import re
 import sys
 
+import pytest
 import torch
 from source_tree import ROOT, backend_files, code_of, relative
 from torch.testing._internal.common_utils import (
@@ -21,6 +22,8 @@ from torch.testing._internal.common_utils import (
 
 from torch_openreg import _C
 from torch_openreg._version import TORCH_RELEASES, release_of
+
+pytestmark = pytest.mark.sample(0.13)
 
 _CODEGEN = ROOT / "csrc" / "aten" / "structured" / "codegen"
 sys.path.insert(0, str(_CODEGEN))

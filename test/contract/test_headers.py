@@ -16,6 +16,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import pytest
 from source_tree import (
     BACKEND,
     INCLUDE,
@@ -36,6 +37,8 @@ from torch.testing._internal.common_utils import (
 from torch.utils.cpp_extension import include_paths
 
 from torch_openreg import cpp_extension
+
+pytestmark = pytest.mark.sample(0.013)
 
 (INSTALLED,) = map(Path, cpp_extension.include_paths())
 COMPILER = compiler()

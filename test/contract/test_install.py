@@ -7,6 +7,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import pytest
 import torch
 from installation import install, make_environment, make_tree, run, site_packages
 from source_tree import ROOT, compiler
@@ -18,6 +19,8 @@ from torch.testing._internal.common_utils import (
 )
 
 import torch_openreg
+
+pytestmark = pytest.mark.sample(0.12)
 
 # Prints what ninja would run for each extension, and what headers are compiled with.
 COMMANDS = """
@@ -148,6 +151,7 @@ class TestInstallation(TestCase):
         result = run([str(self.pythons["editable"]), str(program)], self.folder)
         self.assertIn("openreg", result.stdout)
 
+    @pytest.mark.slow
     def test_clone_with_an_error_is_a_warning(self):
         broken = self.clone("editable") / "torch_openreg" / "_version.py"
         text = broken.read_text()

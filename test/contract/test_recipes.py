@@ -11,6 +11,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import pytest
 from installation import make_fresh_environment, make_wheel
 from source_tree import ROOT, compiler
 from torch.testing._internal.common_utils import TestCase, run_tests
@@ -21,6 +22,8 @@ from torch_openreg._version import (
     __version__,
     torch_requirement,
 )
+
+pytestmark = pytest.mark.sample(0.13)
 
 try:
     import yaml
@@ -133,6 +136,7 @@ class TestPasted(TestCase):
             cache["with"]["key"], f"torch{release}-python{python}-${{{{ env.SOURCE }}}}"
         )
 
+    @pytest.mark.slow
     @unittest.skipIf(yaml is None, "needs the package pyyaml")
     def test_workflow_with_the_action_runs_them_too(self):
         action = yaml.safe_load((ROOT / "action.yml").read_text())
@@ -157,6 +161,7 @@ class TestPasted(TestCase):
         devices = re.findall(r"(?m)^cuda:(\d): loss", self.run_script(run_program))
         self.assertEqual(devices, ["0", "1", "2", "3"])
 
+    @pytest.mark.slow
     def test_launchers_of_the_page_train_one_model_on_a_device_each(self):
         install, _, _, launch, torchrun = blocks("sh")
         self.run_page(install)

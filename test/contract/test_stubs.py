@@ -11,6 +11,7 @@ import types
 import unittest
 from pathlib import Path
 
+import pytest
 import torch
 from source_tree import ROOT
 from torch.testing._internal.common_utils import TestCase, run_tests
@@ -145,6 +146,7 @@ class TestTypesOfTorch(TestCase):
             self.assertIn(f"from {module} import *\n", text)
             self.assertTrue(hasattr(sys.modules[module], "__all__"), module)
 
+    @pytest.mark.slow
     @unittest.skipUnless(importlib.util.find_spec("mypy"), "needs mypy: requirements-lint.txt")
     def test_mypy_knows_the_module(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 Graphs are not among them yet.
 """
 
+import pytest
 import torch
 from common import (
     DEVICE_COUNT,
@@ -17,6 +18,8 @@ from common import (
     run_tests,
     subtest,
 )
+
+pytestmark = pytest.mark.sample(0.15)
 
 LAST = DEVICE_COUNT - 1
 MIB = 1024 * 1024

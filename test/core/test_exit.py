@@ -5,6 +5,7 @@ Each ending is tried many times, as the order in which threads and destructors m
 
 import re
 
+import pytest
 from common import (
     DEVICE_TYPE,
     OpenRegTestCase,
@@ -14,6 +15,8 @@ from common import (
     run_program,
     run_tests,
 )
+
+pytestmark = pytest.mark.sample(0.12)
 
 REPEATS = 10
 

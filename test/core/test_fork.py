@@ -1,5 +1,6 @@
 """Fork and spawn: a child forked after a first use gets an error; all others work."""
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -10,6 +11,8 @@ from common import (
     run_child,
     run_tests,
 )
+
+pytestmark = pytest.mark.sample(0.067)
 
 # Runs `child` in a forked process and prints its result or exception.
 FORK = """

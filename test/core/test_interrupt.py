@@ -1,6 +1,9 @@
 """Interrupts: Ctrl-C ends the main thread's wait for the device, and the work continues."""
 
+import pytest
 from common import DEVICE_TYPE, OpenRegTestCase, run_program, run_tests
+
+pytestmark = pytest.mark.sample(0.27)
 
 # The signal arrives while the main thread waits for the gate. On a machine so slow that it comes
 # before, the program ends in the same way. A shell lets its background jobs ignore SIGINT, and the

@@ -6,6 +6,7 @@
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 from common import (
     DEVICE_COUNT,
@@ -21,6 +22,8 @@ from common import (
 )
 
 from torch_openreg import cpp_extension
+
+pytestmark = pytest.mark.sample(0.24)
 
 SOURCE = Path(__file__).with_name("public_header_test.cpp")
 LAST = DEVICE_COUNT - 1

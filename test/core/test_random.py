@@ -5,6 +5,7 @@ import pickle
 import threading
 import unittest
 
+import pytest
 import torch
 from common import (
     DEVICE_COUNT,
@@ -24,6 +25,8 @@ from common import (
 )
 
 from torch_openreg._torch_release import HAS_PHILOX_STATE
+
+pytestmark = pytest.mark.sample(0.2)
 
 LAST = DEVICE_COUNT - 1
 SEED = 1234

@@ -18,6 +18,8 @@ from common import (
 from torch_openreg import _C
 from torch_openreg.testing import current_schedule, schedule
 
+pytestmark = pytest.mark.sample(0.27)
+
 SCHEDULES = ("lazy", "eager", "0", "1", "2", "3")
 
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
@@ -16,6 +17,8 @@ from common import (
 )
 
 from torch_openreg import _C, _settings
+
+pytestmark = pytest.mark.sample(0.12)
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = "import torch; print(torch.openreg.device_count(), torch.openreg.is_available())"
@@ -176,6 +179,7 @@ class TestSettings(OpenRegTestCase):
         )
         self.assertEqual(output, "[7, 7, 7, 7]")
 
+    @pytest.mark.slow
     def test_blocking_launches_are_done_when_the_call_returns(self):
         output = self.output_of(
             """

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from textwrap import dedent
 
+import pytest
 import torch
 from common import (
     DEVICE_COUNT,
@@ -20,6 +21,8 @@ from common import (
     run_tests,
     subtest,
 )
+
+pytestmark = pytest.mark.sample(0.5)
 
 THREADS = 8
 

@@ -6,6 +6,7 @@
 import importlib.util
 import inspect
 
+import pytest
 import torch
 import torch.nn.functional as F
 from common import (
@@ -19,6 +20,8 @@ from extras.inductor.compiled import AbsenceTests, CompiledTestCase
 from torch._dynamo import device_interface
 from torch._inductor.utils import run_and_get_code
 from torch.utils import _triton
+
+pytestmark = pytest.mark.sample(0.053)
 
 
 def chain(x):
@@ -60,6 +63,7 @@ class TestCompiled(CompiledTestCase):
             self.assertTrue(one.is_cuda)
             self.assert_bit_equal(one, other)
 
+    @pytest.mark.slow
     def test_call_returns_before_its_kernel_has_run(self):
         compiled = torch.compile(chain)
         x = torch.randn(64)

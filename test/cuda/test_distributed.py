@@ -1,5 +1,6 @@
 """nccl is the backend of this package; gloo accepts tensors on cuda, as in a build with CUDA."""
 
+import pytest
 import torch
 import torch.distributed as dist
 from common import (
@@ -12,6 +13,8 @@ from common import (
     subtest,
 )
 from extras.distributed.ranks import Ranks
+
+pytestmark = pytest.mark.sample(0.27)
 
 HEAD = """
 import os, tempfile, torch

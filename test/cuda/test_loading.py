@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 
+import pytest
 import torch
 from common import (
     BUILD_HAS_CUDA,
@@ -17,6 +18,8 @@ from common import (
 )
 
 from torch_openreg import _C
+
+pytestmark = pytest.mark.sample(0.045)
 
 USE = "print(torch.ones(2, device='cuda').sum().item(), torch.cuda.device_count())"
 NOTICE = "torch_openreg: CUDA is emulated on the CPU"

@@ -8,6 +8,7 @@ import unittest
 import warnings
 from pathlib import Path
 
+import pytest
 import torch
 from common import (
     BUILD_HAS_CUDA,
@@ -18,6 +19,8 @@ from common import (
     run_program,
     run_tests,
 )
+
+pytestmark = pytest.mark.sample(0.15)
 
 MIB = 1 << 20
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 from common import (
     OpenRegTestCase,
@@ -19,6 +20,8 @@ from common import (
     run_tests,
     torch_openreg,
 )
+
+pytestmark = pytest.mark.sample(0.15)
 
 TOOLS = Path(torch_openreg.__file__).resolve().parent / "_tools"
 UUIDS = [f"GPU-00000000-0000-0000-0000-{number:012x}" for number in range(3)]
@@ -275,6 +278,7 @@ class TestTorch(OpenRegTestCase):
             with self.assertRaisesRegex(Exception, "^Not Supported$"):
                 function()
 
+    @pytest.mark.slow
     def test_devices_are_known_by_their_number_without_the_list_of_visible_ones(self):
         program = """
         import torch

@@ -11,6 +11,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 from common import (
@@ -26,6 +27,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves
 
 from torch_openreg._version import release_of
+
+pytestmark = pytest.mark.sample(0.1)
 
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "tools"), str(_ROOT / "csrc/aten/structured/codegen")]
@@ -569,11 +572,13 @@ class TestTable(OpenRegTestCase):
             if not (dtypes <= served and name in ("norm", "linalg_vector_norm"))
         }
 
+    @pytest.mark.slow
     def test_entries_are_those_that_op_infos_show(self):
         without_kernel = {name for name in self.derived if "histogram" in name}
         expected = set(self.derived) - without_kernel | {*_OTHERS, *_OF_NO_TABLE, "_scaled_mm_v2"}
         self.assertEqual(expected, set(DTYPE_FACTS))
 
+    @pytest.mark.slow
     def test_dtypes_are_those_that_op_infos_show(self):
         for name, dtypes in self.derived.items():
             if name in DTYPE_FACTS:

@@ -4,6 +4,7 @@ import ctypes
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 from common import (
     BUILD_HAS_CUDA,
@@ -16,6 +17,8 @@ from common import (
     run_program,
     run_tests,
 )
+
+pytestmark = pytest.mark.sample(0.085)
 
 
 class TestErrors(OpenRegTestCase):

@@ -11,6 +11,7 @@ import warnings
 import zipfile
 from pathlib import Path
 
+import pytest
 import torch
 from common import (
     OpenRegTestCase,
@@ -21,6 +22,8 @@ from common import (
     run_tests,
     subtest,
 )
+
+pytestmark = pytest.mark.sample(0.14)
 
 TYPES = {
     "BFloat16Tensor": torch.bfloat16,

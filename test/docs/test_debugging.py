@@ -10,6 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import pytest
 from common import TestCase, instantiate_parametrized_tests, parametrize, run_tests, torch_openreg
 
 _PAGE = (Path(__file__).resolve().parents[2] / "docs" / "debugging.md").read_text()
@@ -50,6 +51,7 @@ class _Session:
 
 
 class TestDebugging(TestCase):
+    @pytest.mark.slow("name_crash", "name_kernel", "name_wait")
     @unittest.skipIf(shutil.which("gdb") is None, "needs gdb")
     @parametrize("name", ["kernel", "wait", "crash"])
     def test_session_prints_what_the_page_shows(self, name):
@@ -78,6 +80,7 @@ class TestDebugging(TestCase):
             self.assertIsNotNone(found, f"expected {line!r} in:\n{printed[at:]}\n{run.stderr}")
             at = found.end()
 
+    @pytest.mark.slow
     def test_command_writes_the_commands_of_a_build_with_torch(self):
         (command,) = re.findall(r"<!-- command: minimal-clangd -->\n```sh\n(.*)\n```", _PAGE)
         with tempfile.TemporaryDirectory() as name:

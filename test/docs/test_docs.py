@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 import torch
 import yaml
 from common import (
@@ -22,6 +23,8 @@ from common import (
 )
 
 from torch_openreg import _C, cpp_extension, openreg, testing
+
+pytestmark = pytest.mark.sample(0.022)
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DOCS = _ROOT / "docs"

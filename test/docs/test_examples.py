@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
@@ -11,6 +12,8 @@ from common import (
     run_program,
     run_tests,
 )
+
+pytestmark = pytest.mark.sample(0.045)
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
@@ -35,6 +38,7 @@ class TestExamples(OpenRegTestCase):
             outputs.append(child.output)
         return outputs
 
+    @pytest.mark.slow("name_ring_gan")
     @EACH
     def test_output_is_that_of_the_cpu(self, name):
         on_cpu, on_openreg = self.run_all(
@@ -99,14 +103,17 @@ class TestDistributed(OpenRegTestCase):
         self.assertRegex(output, r"step 3: loss \d\.\d{6}\nparameters \d+\.\d{6}\n$")
         return output
 
+    @pytest.mark.slow("parallel_ddp", "parallel_fsdp")
     @parametrize("parallel", ["ddp", "fsdp"])
     def test_two_processes_compute_what_one_does(self, parallel):
         expected = self.train(1, 2, "openreg")
         self.assertEqual(self.train(2, 2, "openreg", "--parallel", parallel), expected)
 
+    @pytest.mark.slow
     def test_two_processes_compute_the_same_on_cuda(self):
         self.assertEqual(self.train(2, 2, "cuda"), self.train(1, 2, "cpu"))
 
+    @pytest.mark.slow
     def test_four_processes_compute_nearly_the_same(self):
         outputs = (self.train(1, 4, "openreg"), self.train(4, 4, "openreg", "--parallel", "fsdp"))
         one, four = ([float(x) for x in re.findall(r"\d+\.\d+", text)] for text in outputs)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
@@ -15,6 +16,8 @@ from common import (
     run_tests,
     subtest,
 )
+
+pytestmark = pytest.mark.sample(0.22)
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -4,12 +4,15 @@ A good call with the same metadata comes before, if there is one: what was learn
 hide the error. Errors that kernels find in their data may come later, as on CUDA.
 """
 
+import pytest
 from openreg_target import TARGET
 
 # isort: split
 from common import run_tests
 
 from torch_openreg.conformance.test_op_errors import TestErrors
+
+pytestmark = pytest.mark.sample(0.3)
 
 __all__ = ["TARGET", "TestErrors"]
 

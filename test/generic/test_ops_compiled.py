@@ -4,6 +4,7 @@ The same bits, and the same gradients if it has any. A kernel is a call of the C
 default run has a few operators, and a full one a sample of each.
 """
 
+import pytest
 from openreg_target import TARGET
 
 # isort: split
@@ -35,6 +36,8 @@ from torch_openreg.conformance.sweep import (
     sampled,
 )
 from torch_openreg.conformance.target import target
+
+pytestmark = pytest.mark.sample(0.053)
 
 __all__ = ["TARGET"]
 

@@ -4,12 +4,15 @@ Calls alternate between two layouts and two sets of values: state cached by one 
 another. Uninitialized memory reads as NaN.
 """
 
+import pytest
 from poison import TARGET
 
 # isort: split
 from common import run_tests
 
 from torch_openreg.conformance.test_ops_layouts import TestLayouts
+
+pytestmark = pytest.mark.sample(0.037)
 
 __all__ = ["TARGET", "TestLayouts"]
 

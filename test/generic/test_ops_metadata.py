@@ -6,6 +6,7 @@ value: since torch 2.14, fake CPU tensors without dimensions know theirs, and th
 do not.
 """
 
+import pytest
 from openreg_target import TARGET
 
 # isort: split
@@ -27,6 +28,8 @@ from torch_openreg.conformance.operators import (
     samples_of,
 )
 from torch_openreg.conformance.sweep import DEVICE, CallSequence, SweepTestCase, outcome
+
+pytestmark = pytest.mark.sample(0.037)
 
 __all__ = ["TARGET"]
 

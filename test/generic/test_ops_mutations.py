@@ -4,12 +4,15 @@ State that the operator has cached from the calls before must not affect the las
 give the CPU's result, or raise the CPU's error at the call.
 """
 
+import pytest
 from poison import TARGET
 
 # isort: split
 from common import run_tests
 
 from torch_openreg.conformance.test_ops_mutations import TestMutations
+
+pytestmark = pytest.mark.sample(0.03)
 
 __all__ = ["TARGET", "TestMutations"]
 

@@ -4,6 +4,7 @@ All samples with all settings in both orders would take days. In a full run, eve
 of them, and a few samples of each operator and dtype have all.
 """
 
+import pytest
 from openreg_target import TARGET
 
 # isort: split
@@ -23,6 +24,8 @@ from torch_openreg.conformance.operators import (
     samples_of,
 )
 from torch_openreg.conformance.sweep import Counts, SweepTestCase, crossed
+
+pytestmark = pytest.mark.sample(0.053)
 
 __all__ = ["TARGET"]
 

@@ -5,6 +5,7 @@ function for other numbers than those of its trace. An operator that is left out
 a constant there: its result for the traced arguments, whatever the arguments are.
 """
 
+import pytest
 from openreg_target import TARGET
 
 # isort: split
@@ -33,6 +34,8 @@ from torch_openreg.conformance.sweep import (
     outcome,
     outcome_difference,
 )
+
+pytestmark = pytest.mark.sample(0.037)
 
 __all__ = ["TARGET"]
 

@@ -4,12 +4,15 @@ Transforms show an operator other tensors than programs do: batched ones, tensor
 memory, tangents, and gradients that are differentiated again.
 """
 
+import pytest
 from openreg_target import TARGET
 
 # isort: split
 from common import run_tests
 
 from torch_openreg.conformance.test_ops_transforms import TestTransforms
+
+pytestmark = pytest.mark.sample(0.053)
 
 __all__ = ["TARGET", "TestTransforms"]
 

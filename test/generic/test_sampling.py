@@ -13,7 +13,7 @@ from unittest import mock
 
 from common import OpenRegTestCase, run_tests
 from known_gaps import GAPS, names_of_gaps
-from parts import shares
+from sample import share_of
 from torch.testing._internal import common_methods_invocations as operators
 from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_optimizers import optim_db
@@ -73,7 +73,10 @@ def _items_of(module: str) -> list[Any]:
     )
     return [
         SimpleNamespace(
-            nodeid=f"test/generic/{module}.py::{class_name}::{name}", name=name, function=function
+            nodeid=f"test/generic/{module}.py::{class_name}::{name}",
+            name=name,
+            function=function,
+            get_closest_marker=lambda _: None,
         )
         for class_name, one in classes
         if issubclass(one, ConformanceTestCase)
@@ -86,31 +89,27 @@ def _names(items: list[Any]) -> list[str]:
     return [item.nodeid for item in items]
 
 
-class TestParts(OpenRegTestCase):
-    """Of the sweeps that shares.toml divides."""
+class TestSample(OpenRegTestCase):
+    """Of the sweeps of which the default run has a sample."""
 
     def sweeps(self):
         folder = Path(sweep.__file__).parent
-        for file in sorted(shares()):
-            name = Path(file).stem
-            if file.startswith("generic/") and (folder / f"{name}.py").exists():
-                items = _items_of(name)
+        for file in sorted(Path(__file__).parent.glob("test_*.py")):
+            share = share_of(file)
+            if share < 1 and (folder / file.name).exists():
+                items = _items_of(file.stem)
                 self.assertGreater(len(items), 0, file)
-                default, rest = (
-                    _CONFTEST["of_part"](file, items, part) for part in ("default", "rest")
-                )
-                yield file, items, default, rest
+                yield file.name, items, _CONFTEST["sample_of"](items, share)
 
-    def test_each_test_is_in_one_part(self):
+    def test_sample_has_a_part_of_each_sweep(self):
         count = 0
-        for file, items, default, rest in self.sweeps():
+        for file, items, by_default in self.sweeps():
             count += 1
-            self.assertEqual(sorted(_names(default) + _names(rest)), sorted(_names(items)), file)
-            self.assertGreater(len(rest), 0, file)
+            self.assertLess({*_names(by_default)}, {*_names(items)}, file)
         self.assertGreater(count, 5)
 
     def test_each_parametrized_test_is_in_the_default_run(self):
-        for file, items, default, _ in self.sweeps():
+        for file, items, default in self.sweeps():
             everything, by_default = (
                 {item.function.__qualname__ for item in some} for some in (items, default)
             )
@@ -118,7 +117,8 @@ class TestParts(OpenRegTestCase):
 
     def test_each_mode_of_a_module_is_in_the_default_run(self):
         items = _items_of("test_modules")
-        default = _CONFTEST["of_part"]("generic/test_modules.py", items, "default")
+        share = share_of(Path(__file__).with_name("test_modules.py"))
+        default = _CONFTEST["sample_of"](items, share)
         for test in ("test_module", "test_layouts"):
             for mode in ("train", "eval"):
                 names = [item.name for item in default if item.name.startswith(test)]
@@ -127,15 +127,15 @@ class TestParts(OpenRegTestCase):
     def test_default_runs_of_sweeps_have_different_operators(self):
         chosen = {
             file: {str(item.function.__defaults__) for item in default}
-            for file, _, default, _ in self.sweeps()
-            if file in ("generic/test_ops_layouts.py", "generic/test_ops_mutations.py")
+            for file, _, default in self.sweeps()
+            if file in ("test_ops_layouts.py", "test_ops_mutations.py")
         }
         first, second = chosen.values()
         self.assertGreater(len(first - second), len(first) // 2)
 
     def test_operators_with_a_gap_are_in_the_default_run(self):
         is_found = False
-        for file, items, default, _ in self.sweeps():
+        for file, items, default in self.sweeps():
             with_a_gap = [
                 item.nodeid
                 for item in items

@@ -13,6 +13,8 @@ from common import StreamGate, run_tests
 
 from torch_openreg.conformance import test_stream_programs as programs
 
+pytestmark = pytest.mark.sample(0.3)
+
 __all__ = ["TARGET"]
 
 

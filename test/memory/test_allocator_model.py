@@ -9,6 +9,7 @@ import tempfile
 import threading
 from pathlib import Path
 
+import pytest
 import torch
 from common import (
     DEVICE_COUNT,
@@ -25,6 +26,8 @@ from common import (
 from memory.allocator_model import KIB, MIB, ROUNDING, SMALL_SIZE, Model
 
 from torch_openreg import _C
+
+pytestmark = pytest.mark.sample(0.053)
 
 LAST = DEVICE_COUNT - 1
 

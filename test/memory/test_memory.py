@@ -21,6 +21,8 @@ from memory.allocator_model import KIB, MIB, ROUNDING
 
 from torch_openreg import _C
 
+pytestmark = pytest.mark.sample(0.3)
+
 LAST = DEVICE_COUNT - 1
 
 

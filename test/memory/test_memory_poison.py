@@ -2,10 +2,13 @@
 
 import gc
 
+import pytest
 import torch
 from common import DEVICE_TYPE, OpenRegTestCase, run_program, run_tests
 
 from torch_openreg.testing import schedule
+
+pytestmark = pytest.mark.sample(0.085)
 
 
 def run_poisoned(code, **settings):
@@ -90,6 +93,7 @@ class TestPoison(OpenRegTestCase):
             """
         )
 
+    @pytest.mark.slow
     def test_recorded_memory_is_not_poisoned_before_its_time(self):
         run_poisoned(
             """

@@ -3,6 +3,7 @@
 import gc
 import threading
 
+import pytest
 import torch
 from common import (
     DEVICE_COUNT,
@@ -19,6 +20,8 @@ from common import (
 )
 
 from torch_openreg import _C
+
+pytestmark = pytest.mark.sample(0.22)
 
 memory = torch.openreg.memory
 MIB = 1024 * 1024

@@ -7,6 +7,7 @@ import time
 import unittest
 from pathlib import Path
 
+import pytest
 import torch
 from common import (
     DEVICE_COUNT,
@@ -22,6 +23,8 @@ from common import (
 from torch.cuda import _memory_viz
 
 from torch_openreg._torch_release import HAS_PINNED_HISTORY
+
+pytestmark = pytest.mark.sample(0.3)
 
 memory = torch.openreg.memory
 MIB = 1024 * 1024

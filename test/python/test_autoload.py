@@ -8,6 +8,7 @@ import sysconfig
 import tempfile
 import unittest
 
+import pytest
 import torch
 from common import (
     OpenRegTestCase,
@@ -18,6 +19,8 @@ from common import (
     subtest,
     torch_openreg,
 )
+
+pytestmark = pytest.mark.sample(0.037)
 
 PACKAGE = os.path.dirname(torch_openreg.__file__)
 EXTENSION = "_C" + sysconfig.get_config_var("EXT_SUFFIX")

@@ -6,6 +6,7 @@ import collections
 import warnings
 from unittest import mock
 
+import pytest
 import torch
 from common import (
     DEVICE_COUNT,
@@ -23,6 +24,8 @@ from common import (
 from torch.utils import benchmark
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+pytestmark = pytest.mark.sample(0.2)
 
 LAST = DEVICE_COUNT - 1
 DEVICES = parametrize("index", range(DEVICE_COUNT))

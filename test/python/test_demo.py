@@ -19,6 +19,8 @@ from torch_openreg.demo import overlap, training
 from torch_openreg.demo.digits import load_digits
 from torch_openreg.demo.report import Progress, Report, are_steady
 
+pytestmark = pytest.mark.sample(0.12)
+
 
 def _run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

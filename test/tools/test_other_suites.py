@@ -6,7 +6,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from common import TestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
+
+pytestmark = pytest.mark.sample(0.26)
 
 _TOOLS = Path(__file__).resolve().parents[2] / "tools"
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from torch.testing._internal.common_utils import (
     TestCase,
     instantiate_parametrized_tests,
@@ -14,6 +15,8 @@ from torch.testing._internal.common_utils import (
     run_tests,
     subtest,
 )
+
+pytestmark = pytest.mark.sample(0.067)
 
 _TEST = Path(__file__).resolve().parents[1]
 _FILES = sorted(_TEST.rglob("test_*.py"))

@@ -7,10 +7,13 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+import pytest
 from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
 from environments import MODULES, environment_of, set_before_torch
 from fork_server import ForkServer
 from processes import Limits, Runner
+
+pytestmark = pytest.mark.sample(0.1)
 
 _TEST = Path(__file__).resolve().parents[1]
 _LIMITS = Limits(test_s=100, file_s=300)
@@ -53,6 +56,7 @@ class TestRunner(OpenRegTestCase):
         self.assertFalse(outcome.is_success)
         self.assertEqual(outcome.counts, {"passed": 2, "failed": 1})
 
+    @pytest.mark.slow
     def test_crash_at_exit_is_a_failure(self):
         (outcome,) = self.outcomes(
             """
@@ -131,6 +135,7 @@ class TestRunner(OpenRegTestCase):
             """
         self.assertTrue(all(outcome.is_success for outcome in self.outcomes(text, text)))
 
+    @pytest.mark.slow
     def test_memory_is_poisoned_in_files_that_ask_for_it(self):
         folders = [str(_TEST), str(_TEST / "generic")]
         text = f"""

@@ -13,31 +13,34 @@ from pathlib import Path
 from unittest import mock
 
 import common  # noqa: F401  (adds the folder of the next modules)
+import pytest
 import run
-import shares
 from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
-from parts import PARTS, Share, Test, divide, part_of
 from processes import Limits, Runner
+from sample import Test, chosen, share_of
+
+pytestmark = pytest.mark.sample(0.15)
 
 _FOLDER = Path(run.__file__).resolve().parent
 _ROOT = _FOLDER.parent
 _NINJA = Path(sys.executable).parent / "ninja"
 
 
-def instances(count, group="TestIt::test_it", parameters=lambda _: {}, is_kept=lambda _: False):
+def no(number):
+    return False
+
+
+def instances(count, group="TestIt::test_it", parameters=lambda _: {}, is_kept=no, is_slow=no):
     return [
-        Test(f"{group}_{number}", group, parameters(number), is_kept(number))
+        Test(f"{group}_{number}", group, parameters(number), is_kept(number), is_slow(number))
         for number in range(count)
     ]
-
-
-def chosen(tests, share, slow=()):
-    return divide(tests, Share(30, share, slow))
 
 
 class TestNinja(OpenRegTestCase):
     """The tests build extensions in an environment that is not activated."""
 
+    @pytest.mark.slow
     @unittest.skipUnless(_NINJA.exists(), "ninja is not installed beside Python")
     def test_ninja_beside_python_is_found_without_one_of_the_system(self):
         with tempfile.TemporaryDirectory() as empty:
@@ -51,7 +54,7 @@ class TestNinja(OpenRegTestCase):
         self.assertEqual(found.stdout.strip(), str(_NINJA))
 
 
-class TestDivision(OpenRegTestCase):
+class TestSample(OpenRegTestCase):
     @parametrize("share", [0.01, 0.1, 0.5, 0.99])
     def test_share_of_each_group_is_chosen_and_one_test_at_least(self, share):
         counts = {"TestIt::test_many": 200, "TestIt::test_few": 3, "TestOther": 1}
@@ -67,9 +70,9 @@ class TestDivision(OpenRegTestCase):
         # A test that is added displaces one at most.
         self.assertLessEqual(len(chosen(tests, 0.2) - chosen(instances(101), 0.2)), 1)
         program = (
-            "from parts import Share, Test, divide\n"
+            "from sample import Test, chosen\n"
             "tests = [Test(f'TestIt::test_it_{i}', 'TestIt::test_it') for i in range(100)]\n"
-            "print(sorted(divide(tests, Share(30, 0.2))))"
+            "print(sorted(chosen(tests, 0.2)))"
         )
         other = subprocess.run(
             [sys.executable, "-c", program],
@@ -89,25 +92,6 @@ class TestDivision(OpenRegTestCase):
         tests = instances(100)
         self.assertLess(chosen(tests, 0.1), chosen(tests, 0.3))
 
-    def test_few_are_a_third_of_the_default_part_and_in_it(self):
-        tests = instances(100) + instances(2, "TestOther")
-        for entry in (None, Share(30, 0.5, ("TestIt::test_it_3",))):
-            default, few, rest, _ = (part_of(tests, entry, part) for part in PARTS)
-            self.assertLess(few, default)
-            self.assertEqual(len(few), round(0.3 * (100 if entry is None else 50)) + 1)
-            self.assertEqual(len(default | rest), len(default) + len(rest))
-            self.assertEqual(default | rest, {test.name for test in tests})
-
-    def test_part_of_ci_is_a_twentieth_of_the_rest_of_a_file(self):
-        tests = instances(100) + [test for i in range(9) for test in instances(2, f"TestOther{i}")]
-        entry = Share(30, 0.5, ("TestIt::test_it_3",))
-        _, _, rest, of_ci = (part_of(tests, entry, part) for part in PARTS)
-        self.assertLess(of_ci, rest)
-        self.assertEqual(len(of_ci), round(0.05 * (50 + 9)))
-        self.assertLess({*entry.slow}, rest - of_ci)
-        self.assertEqual(len(part_of(tests, Share(30, 0.9), "ci")), 1)
-        self.assertEqual(part_of(tests, None, "ci"), set())
-
     def test_each_value_of_a_parameter_that_has_few_is_chosen(self):
         tests = instances(100, parameters=lambda i: {"mode": str(i % 7), "operator": str(i)})
         names = chosen(tests, 0.02)
@@ -120,102 +104,84 @@ class TestDivision(OpenRegTestCase):
         self.assertLessEqual({"TestIt::test_it_3", "TestIt::test_it_50"}, chosen(tests, 0.02))
 
     def test_slow_tests_are_not_chosen(self):
-        tests = instances(10) + instances(2, "TestSlow")
-        slow = ("TestIt::test_it_3", "TestSlow_0", "TestSlow_1")
-        self.assertEqual(chosen(tests, 1, slow), {test.name for test in tests} - {*slow})
+        tests = instances(10, is_slow=lambda number: number == 3)
+        tests += instances(2, "TestSlow", is_slow=lambda _: True)
+        fast = {test.name for test in tests if not test.is_slow}
+        self.assertEqual(chosen(tests, 1), fast)
         # The place of a slow test is another's.
-        first = min(tests[:10], key=lambda test: test.order).name
-        self.assertEqual(len(chosen(tests[:10], 0.2, (first,))), 2)
+        first = min(instances(10), key=lambda test: test.order).name
+        tests = instances(10, is_slow=lambda number: first.endswith(f"_{number}"))
+        self.assertEqual(len(chosen(tests, 0.2)), 2)
 
     def test_file_of_slow_tests_has_one_of_them(self):
-        tests = instances(3)
-        slow = tuple(test.name for test in tests)
-        self.assertEqual(len(chosen(tests, 1, slow)), 1)
+        self.assertEqual(len(chosen(instances(3, is_slow=lambda _: True), 1)), 1)
 
-    def test_slow_test_that_is_none_is_refused(self):
-        with self.assertRaisesRegex(
-            ValueError, "expected slow tests to be tests, got TestIt::gone"
-        ):
-            chosen(instances(3), 1, ("TestIt::gone",))
+    def test_share_is_that_of_the_marker_of_the_file(self):
+        self.assertEqual(share_of(_FOLDER / "generic" / "test_ops_out.py"), 0.053)
+        self.assertEqual(share_of(_FOLDER / "core" / "test_stream.py"), 1)
 
-    def test_entries_are_of_files(self):
-        self.assertEqual([file for file in run.shares() if not (_FOLDER / file).is_file()], [])
-
-    def test_share_that_divides_nothing_is_refused(self):
-        for share in (0, 1):
-            with (
-                tempfile.TemporaryDirectory() as folder,
-                mock.patch("parts.TABLE", Path(folder) / "shares.toml") as table,
-            ):
-                table.write_text(shares.table({"test_it.py": Share(30, share)}))
-                with self.assertRaisesRegex(ValueError, "test_it.py: expected a share above 0 and"):
-                    run.shares()
+    def test_markers_of_files_divide_them(self):
+        marked = [file for file in _FOLDER.rglob("test_*.py") if "mark.sample(" in file.read_text()]
+        self.assertGreater(len(marked), 50)
+        shares = {file: share_of(file) for file in marked if file.name != Path(__file__).name}
+        self.assertEqual({file for file, share in shares.items() if not 0 < share < 1}, set())
 
 
-class TestShares(OpenRegTestCase):
-    def test_long_files_share_what_the_others_leave(self):
-        measured = {f"test_{number}.py": {"test_a": 6.0, "test_b": 4.0} for number in range(30)}
-        measured["long.py"] = {f"test_{number}": 4.0 for number in range(100)}
-        measured["longer.py"] = {f"test_{number}": 4.0 for number in range(400)}
-        entries = shares.computed(measured, {}, file_count=100)
-        self.assertEqual({*entries}, {"long.py", "longer.py"})
-        long, longer = (entry.seconds * entry.share for entry in entries.values())
-        self.assertAlmostEqual(longer / long, 2, delta=0.1)
-        self.assertAlmostEqual(
-            long + longer, 2 * shares._RUN_S - 100 * shares._START_S - 300, delta=15
-        )
+MARKED = """
+import unittest
 
-    def test_slow_tests_are_named(self):
-        measured = {"test_it.py": {"test_a": 3.0, "test_b": 30.0}}
-        entries = shares.computed(measured, {}, file_count=1)
-        self.assertEqual(entries, {"test_it.py": Share(33, 1, ("test_b",))})
+import pytest
 
-    def test_files_with_a_costly_class_run_whole(self):
-        for file in shares._WHOLE:
-            self.assertTrue((_FOLDER / file).is_file(), file)
-            measured = {file: {"test_a": 100.0, "test_b": 1.0}}
-            self.assertEqual(shares.computed(measured, {}, file_count=1), {})
+pytestmark = pytest.mark.sample(0.5)
 
-    def test_files_that_were_not_measured_keep_their_entries(self):
-        before = {"test_it.py": Share(30, 1, ("TestIt::test_a",)), "other.py": Share(300, 0.5)}
-        entries = shares.computed({"other.py": {"test_it": 4.0}}, before, file_count=1)
-        self.assertEqual(entries["test_it.py"].slow, ("TestIt::test_a",))
-        self.assertNotIn("other.py", entries)
 
-    def test_files_that_leave_nothing_are_refused(self):
-        measured = {f"test_{number}.py": {"test_it": 10.0} for number in range(100)}
-        measured["long.py"] = {f"test_{number}": 1.0 for number in range(100)}
-        with self.assertRaisesRegex(ValueError, "expected files below 12 s to take less"):
-            shares.computed(measured, {}, file_count=100)
+class TestIt(unittest.TestCase):
+    @pytest.mark.slow
+    def test_slow(self): pass
 
-    def test_table_is_read_as_it_is_written(self):
-        entries = {
-            "generic/test_a.py": Share(30, 0.5, ("TestIt::test_a[1-x]", "TestIt::test_b")),
-            "test_b.py": Share(60, 0.25),
-        }
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "shares.toml"
-            path.write_text(shares.table(entries))
-            with mock.patch("parts.TABLE", path):
-                self.assertEqual(run.shares(), entries)
+    def test_a(self): pass
+    def test_b(self): pass
+    def test_c(self): pass
+    def test_d(self): pass
 
-    def test_durations_are_those_of_the_tests_of_a_file(self):
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "it.xml").write_text(
-                "<testsuites><testsuite>"
-                '<testcase classname="test.generic.test_func.TestA" name="test_a" time="1.5"/>'
-                '<testcase classname="test.generic.test_func.TestB" name="test_b" time="2"/>'
-                '<testcase classname="test.python.test_demo" name="test_c[1-1]" time="4"/>'
-                '<testcase classname="elsewhere.TestC" name="test_d" time="8"/>'
-                "</testsuite></testsuites>"
+
+@pytest.mark.slow("large]", "huge]")
+@pytest.mark.parametrize("size", ["small", "large", "huge"])
+def test_it(size): pass
+"""
+
+
+class TestMarkers(OpenRegTestCase):
+    def ran(self, text, *options):
+        with tempfile.TemporaryDirectory(dir=_FOLDER) as folder:
+            file = Path(folder) / "test_marked.py"
+            file.write_text(text)
+            return subprocess.run(
+                [sys.executable, "-m", "pytest", "-q", "--collect-only", file, *options],
+                cwd=_ROOT,
+                capture_output=True,
+                text=True,
             )
-            self.assertEqual(
-                shares.durations(Path(folder)),
-                {
-                    "generic/test_func.py": {"TestA::test_a": 1.5, "TestB::test_b": 2},
-                    "python/test_demo.py": {"test_c[1-1]": 4},
-                },
-            )
+
+    def names(self, *options):
+        return set(re.findall(r"::(test_\S+)", self.ran(MARKED, *options).stdout))
+
+    def test_sample_has_the_share_and_no_slow_test(self):
+        names = self.names("--openreg-sample=1")
+        self.assertEqual({name for name in names if "[" in name}, {"test_it[small]"})
+        self.assertEqual(len(names), 3)  # two of the class
+        self.assertNotIn("test_slow", names)
+
+    def test_scale_multiplies_the_share(self):
+        self.assertEqual(len(self.names("--openreg-sample=2")), 5)
+        self.assertEqual(len(self.names("--openreg-sample=0.5")), 2)
+
+    def test_all_tests_run_without_a_sample(self):
+        self.assertEqual(len(self.names()), 8)
+
+    def test_instance_that_there_is_not_is_an_error(self):
+        result = self.ran(MARKED.replace("huge]", "vast]", 1), "--openreg-sample=1")
+        self.assertIn("expected ends of names of tests, got test_it..vast]", result.stderr)
 
 
 def result_of(*arguments):
@@ -247,16 +213,12 @@ class TestRuns(OpenRegTestCase):
             "error: expected files of tests, but test/core/test_gaurd.py does not exist", output
         )
 
-    def test_default_run_and_the_rest_have_each_file(self):
+    def test_default_run_has_a_sample_of_each_file(self):
         files = {f"test/{path.relative_to(_FOLDER)}" for path in _FOLDER.rglob("test_*.py")}
-        default, rest, of_ci = (self.runs_of(*option) for option in ((), ("--rest",), ("--ci",)))
+        default = self.runs_of()
         self.assertEqual({*default}, files)
-        self.assertEqual({*rest}, {f"test/{file}" for file in run.shares()})
-        divided = {f"test/{file}" for file, entry in run.shares().items() if entry.share < 1}
-        self.assertEqual({*of_ci}, divided)
-        for runs, part in ((default, "default"), (rest, "rest"), (of_ci, "ci")):
-            for arguments in runs.values():
-                self.assertIn(f"--openreg-part={part}", arguments)
+        for arguments in default.values():
+            self.assertIn("--openreg-sample=1", arguments)
 
     @parametrize(
         "arguments",
@@ -274,7 +236,7 @@ class TestRuns(OpenRegTestCase):
         runs = self.runs_of(*arguments)
         self.assertGreater(len(runs), 0)
         for arguments in runs.values():
-            self.assertFalse([one for one in arguments if one.startswith("--openreg-part")])
+            self.assertFalse([one for one in arguments if one.startswith("--openreg-sample")])
 
     @parametrize(
         "arguments",
@@ -284,42 +246,41 @@ class TestRuns(OpenRegTestCase):
             subtest(("test/generic/test_ops_out.py",), name="file"),
         ],
     )
-    def test_sample_of_other_runs_is_the_default_part_of_the_same_files(self, arguments):
-        for option, part in (("--sample", "default"), ("--few", "few")):
-            runs = self.runs_of(*arguments, option)
+    def test_sample_of_other_runs_is_of_the_same_files(self, arguments):
+        for scale in ("1", "0.3"):
+            runs = self.runs_of(*arguments, "--sample", scale)
             self.assertEqual({*runs}, {*self.runs_of(*arguments)})
             for of_file in runs.values():
-                self.assertIn(f"--openreg-part={part}", of_file)
+                self.assertIn(f"--openreg-sample={scale}", of_file)
 
     def test_long_files_start_first(self):
-        entries = run.shares()
-        longest = max(entries, key=lambda file: entries[file].seconds)
-        self.assertEqual(next(iter(self.runs_of("--all"))), f"test/{longest}")
+        first = next(iter(self.runs_of("--all")))
+        shares = [share_of(_FOLDER / file) for file in _FOLDER.rglob("test_*.py")]
+        self.assertEqual(share_of(_ROOT / first), min(shares))
 
     @parametrize("other", ["test/core/test_stream.py", "--cuda", "--full", "--verify"])
-    @parametrize("option", ["--ci", "--rest", "--quick"])
-    def test_option_that_chooses_stands_alone(self, option, other):
-        code, output = result_of(option, other)
+    def test_quick_stands_alone(self, other):
+        code, output = result_of("--quick", other)
         self.assertEqual(code, 2)
-        self.assertRegex(output, f"{option}: expected no files|not allowed with argument {option}")
+        self.assertRegex(output, "--quick: expected no files|not allowed with argument --quick")
 
-    def test_file_without_tests_in_its_part_is_a_failure(self):
-        """test_report.py runs whole by default."""
-        outcomes = {}
-        for part in ("default", "rest"):
-            with tempfile.TemporaryDirectory() as folder:
-                arguments = (
-                    "test/tools/test_report.py",
-                    f"--openreg-part={part}",
-                    f"--openreg-part-counts={folder}",
-                )
-                (outcome,) = Runner(os.environ, 1, Limits(100, 300)).run({"it": arguments})
-                outcomes[part] = outcome
-                table = run.left_out(run.counts_of_parts(Path(folder)))
-                expected = {"default": "0 of 4", "rest": "4 of 4"}[part]
-                self.assertRegex(table, f"^left out: {expected} tests")
-        self.assertTrue(outcomes["default"].is_success)
-        self.assertFalse(outcomes["rest"].is_success)
+    def test_scale_is_above_zero(self):
+        code, output = result_of("--sample", "0")
+        self.assertEqual(code, 2)
+        self.assertIn("--sample: expected a number above 0, got 0", output)
+
+    def test_counts_of_a_run_are_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = (
+                "test/tools/test_report.py",
+                "--openreg-sample=0.01",
+                f"--openreg-sample-counts={folder}",
+            )
+            (outcome,) = Runner(os.environ, 1, Limits(100, 300)).run({"it": arguments})
+            table = run.left_out(run.counts_of_samples(Path(folder)))
+        self.assertTrue(outcome.is_success)
+        self.assertEqual(outcome.counts["passed"], 1)
+        self.assertRegex(table, "^left out: 3 of 4 tests")
 
     def test_what_is_left_out_is_summed_up_by_folders(self):
         counts = [
@@ -329,8 +290,7 @@ class TestRuns(OpenRegTestCase):
             {"file": "test_d.py", "tests": 3, "left_out": 0},
         ]
         lines = run.left_out(counts).splitlines()
-        self.assertRegex(lines[0], r"^left out: 95 of 160 tests, .*run\.py --rest")
-        self.assertRegex(run.left_out(counts, is_sample=True), "^left out: 95 .*without --sample")
+        self.assertRegex(lines[0], r"^left out: 95 of 160 tests, .*run\.py --all")
         self.assertEqual(
             lines[1:],
             [
@@ -360,6 +320,7 @@ class TestQuickRun(OpenRegTestCase):
             line, r"^OK: torch_openreg works here: \w+, \w+ \(2 tests passed, \d+ s\)$"
         )
 
+    @pytest.mark.slow("import_fails")
     @parametrize(
         "text",
         [
@@ -434,7 +395,7 @@ class TestRequirements(OpenRegTestCase):
         self.assertLess(max(map(len, result.stdout.splitlines())), 81)
 
 
-for one in (TestDivision, TestRuns, TestQuickRun):
+for one in (TestSample, TestRuns, TestQuickRun):
     instantiate_parametrized_tests(one)
 
 if __name__ == "__main__":

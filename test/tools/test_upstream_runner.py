@@ -7,7 +7,10 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+import pytest
 from common import TestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
+
+pytestmark = pytest.mark.sample(0.06)
 
 _TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
@@ -110,6 +113,7 @@ class TestUpstreamRunner(TestCase):
         )
         self.assertIn("3 tests in 1 files: 1 passed, 1 skipped", result.stdout)
 
+    @pytest.mark.slow
     def test_a_crash_or_hang_is_one_failure_and_later_tests_run(self):
         result, outcomes = run_tool({"test_bad.py": _BAD}, "--timeout=10")
         self.assertEqual(result.returncode, 1)
@@ -360,6 +364,7 @@ _CONFTEST = "raise ImportError('needs the machines of PyTorch')"
 
 
 class TestUpstreamCuda(TestCase):
+    @pytest.mark.slow
     def test_files_of_cuda_run_as_cuda_and_others_do_not(self):
         files = {
             "test_cuda.py": _CUDA,

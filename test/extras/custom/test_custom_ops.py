@@ -1,5 +1,6 @@
 """Operators of others: those of the namespace ``openreg``, and operators written in Python."""
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -13,6 +14,8 @@ from common import (
 )
 from torch.autograd import gradcheck, gradgradcheck
 from torch.library import opcheck
+
+pytestmark = pytest.mark.sample(0.5)
 
 custom_abs = torch.ops.openreg.custom_abs
 returns_self = torch.ops.openreg.custom_autograd_fn_returns_self

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import textwrap
 
+import pytest
 import torch
 import torch.distributed.checkpoint
 from common import (
@@ -59,6 +60,7 @@ if __name__ == "__main__":
 
 
 class TestCheckpoints(TestCase):
+    @pytest.mark.slow("kind_process")
     @parametrize("kind", ["thread", "process"])
     def test_asynchronous_checkpoints_hold_what_was_there_at_the_call(self, kind):
         with tempfile.TemporaryDirectory() as folder:

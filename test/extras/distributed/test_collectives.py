@@ -6,6 +6,7 @@ import os
 import unittest
 import zlib
 
+import pytest
 import torch
 import torch.distributed as dist
 from common import (
@@ -18,6 +19,8 @@ from common import (
 )
 from extras.distributed.ranks import NAME, Ranks, device_of
 from torch.distributed import ReduceOp
+
+pytestmark = pytest.mark.sample(0.067)
 
 # With the device type CUDA, the kernels are the same: two ranks, and a type of each kind.
 SIZES = (2,) if DEVICE_TYPE == "cuda" else (2, 4)

@@ -9,6 +9,7 @@ import textwrap
 from contextlib import suppress
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 from common import DEVICE_TYPE, TestCase, run_tests
@@ -17,6 +18,8 @@ from torch.distributed import DistBackendError
 
 from torch_openreg.distributed import monitored_barrier
 from torch_openreg.testing import StreamGate
+
+pytestmark = pytest.mark.sample(0.03)
 
 
 def failure_of(function):
@@ -485,6 +488,7 @@ class TestExit(TestCase):
         for _, output in results:
             self.assertIn("which was destroyed", output)
 
+    @pytest.mark.slow
     def test_torchrun_starts_ranks_again_after_one_has_died(self):
         # Without Gloo for the CPU, which may find the addresses of those before in the store.
         program = f"""

@@ -13,6 +13,7 @@ import threading
 import time
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 from common import StreamGate, TestCase, instantiate_parametrized_tests, parametrize, run_tests
@@ -22,6 +23,8 @@ from torch.distributed.distributed_c10d import _get_default_group
 
 import torch_openreg.distributed
 from torch_openreg import _C
+
+pytestmark = pytest.mark.sample(0.05)
 
 # More than any wait here needs on a busy machine.
 LIMIT = timedelta(seconds=60)
@@ -530,6 +533,7 @@ class TestGoodbye(TestCase):
         with Ranks(size, backend=None) as ranks:
             return ranks.run(function, self.folder, *args)
 
+    @pytest.mark.slow("size_4_stage_finished")
     @parametrize("size", [2, 4])
     @parametrize("stage", STAGES)
     def test_a_rank_may_be_late_in_its_last_operation(self, size, stage):

@@ -3,11 +3,14 @@
 import re
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 from common import instantiate_parametrized_tests, parametrize, run_tests
 from extras.distributed.ranks import Ranks, RanksTestCase, device_of
 from torch.distributed import DistBackendError
+
+pytestmark = pytest.mark.sample(0.18)
 
 REPLAYS = 4
 COUNT = 6  # elements for each rank

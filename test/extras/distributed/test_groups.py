@@ -4,6 +4,7 @@ import os
 import tempfile
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 from common import DEVICE_TYPE, TestCase, run_program, run_tests
@@ -12,6 +13,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from torch_openreg import _C
 from torch_openreg.distributed import ProcessGroupOCCL, monitored_barrier
+
+pytestmark = pytest.mark.sample(0.26)
 
 NAME = BACKEND.rsplit(":", 1)[1]
 

@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 import torch
 import torch.nn.functional as F
 from common import DEVICE_TYPE, instantiate_parametrized_tests, parametrize, run_tests
@@ -21,6 +22,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from torch_openreg._version import release_of
+
+pytestmark = pytest.mark.sample(0.076)
 
 RELEASE = release_of(str(torch.__version__))
 SIZE = 6
@@ -299,6 +302,7 @@ class TestFourRanks(RanksTestCase):
     def test_layouts(self):
         self.compare(redistribute)
 
+    @pytest.mark.slow
     def test_attention_is_shared_by_heads_and_by_the_batch(self):
         layout = ("heads", "batch")
         for differing, communicating in self.run_ranks(attend, (2, 2), [layout]):

@@ -4,6 +4,7 @@ import contextlib
 import os
 import tempfile
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -31,6 +32,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
+
+pytestmark = pytest.mark.sample(0.085)
 
 WIDTH = 8
 BATCH = 4
@@ -428,6 +431,7 @@ class TestFourRanks(RanksTestCase):
     def test_fsdp2(self, name):
         self.compare(train_fsdp2, name)
 
+    @pytest.mark.slow("name_hybrid")
     @parametrize("name", FSDP1 if IS_FULL else ["hybrid"])
     def test_fsdp1(self, name):
         self.compare(train_fsdp1, name)

@@ -6,8 +6,11 @@ with eight. What passes on the CPU has to pass on the device then.
 
 import os
 
+import pytest
 from common import TestCase, instantiate_parametrized_tests, parametrize, run_tests
 from extras.distributed.upstream import LEFT_OUT, run
+
+pytestmark = pytest.mark.sample(0.11)
 
 _IS_FULL = os.environ.get("OPENREG_TEST_FULL") == "1"
 _RANKS = (2, 4) if _IS_FULL else (2,)

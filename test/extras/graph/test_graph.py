@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -29,6 +30,8 @@ from common import (
 )
 from interfaces import overrides, virtuals
 from torch import nn
+
+pytestmark = pytest.mark.sample(0.24)
 
 MODES = ("default", "global", "thread_local", "relaxed")
 UNSUPPORTED = f"{ERROR_PREFIX}StreamCaptureUnsupported"

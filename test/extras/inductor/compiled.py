@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+import pytest
 from common import DEVICE_TYPE, OpenRegTestCase, run_program
 from environments import INDUCTOR, MODULES
 
@@ -156,6 +157,7 @@ class AbsenceTests:
         )
         self.assertEqual(output.stdout.strip(), "[]")
 
+    @pytest.mark.slow
     def test_code_for_the_cpu_is_what_it_is_without_us(self):
         program = """
             import torch
@@ -180,6 +182,7 @@ class AbsenceTests:
         self.assertIn("cpp_fused_", without)
         self.assertEqual(with_us, without)
 
+    @pytest.mark.slow
     def test_torch_whose_inductor_is_another_refuses_our_graphs_and_no_others(self):
         output = run_program(
             f"""

@@ -5,6 +5,7 @@ import tempfile
 import threading
 from unittest import mock
 
+import pytest
 import torch
 from common import DEVICE_TYPE, run_program, run_tests
 from extras.inductor.compiled import CompiledTestCase
@@ -66,6 +67,7 @@ class TestCaches(CompiledTestCase):
         }
         return run_program(_PROGRAM + addition, settings).stdout.strip()
 
+    @pytest.mark.slow
     def test_second_process_finds_what_the_first_compiled(self):
         with tempfile.TemporaryDirectory() as folder:
             first = self.run_with_caches(folder, "    print(count_frozen(seed=0))\n")
@@ -103,6 +105,7 @@ class TestCaches(CompiledTestCase):
 
 
 class TestThreads(CompiledTestCase):
+    @pytest.mark.slow
     def test_two_threads_compile_and_run(self):
         def call(index, failures):
             def function(x):
@@ -130,6 +133,7 @@ class TestThreads(CompiledTestCase):
 
 
 class TestProcesses(CompiledTestCase):
+    @pytest.mark.slow
     def test_forked_child_refuses_as_eager_operators_do(self):
         output = run_program(
             f"""

@@ -3,6 +3,7 @@
 Compiling one takes seconds, so by default a few large graphs are used instead of many small ones.
 """
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -16,6 +17,8 @@ from common import (
 from extras.inductor.compiled import CompiledTestCase, requires_full, run_compiled, to_device
 from extras.inductor.functions import CASES, normal, on_host, region
 from torch._inductor import config
+
+pytestmark = pytest.mark.sample(0.19)
 
 
 @torch.library.custom_op("wrapped::new", mutates_args=())

@@ -1,5 +1,6 @@
 """Custom operators inside compiled functions: in Python and C++, with their own gradients."""
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -13,6 +14,8 @@ from common import (
 from extras.inductor.compiled import IS_FULL, CompiledTestCase, requires_full
 from extras.inductor.functions import leaf, normal
 from torch._dynamo.utils import counters
+
+pytestmark = pytest.mark.sample(0.06)
 
 NAMESPACE = "openreg_inductor_test"
 
@@ -117,6 +120,7 @@ CASES = {
 
 
 class TestCustomOps(CompiledTestCase):
+    @pytest.mark.slow("python")
     @parametrize(
         "function, make_arguments",
         [subtest(case, name=name) for name, case in (CASES if IS_FULL else SAMPLE).items()],

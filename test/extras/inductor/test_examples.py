@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -81,6 +82,7 @@ class TestExamples(ProgramTestCase):
         self.assertTrue(kernels)
         return output.getvalue()
 
+    @pytest.mark.slow("name_digits_cnn")
     @parametrize("name", list(MODELS) if IS_FULL else ["digits_cnn"])
     def test_losses_and_parameters_are_those_of_the_cpu(self, name):
         expected = self.run_compiled(name, "cpu")

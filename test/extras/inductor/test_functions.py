@@ -4,6 +4,7 @@ import functools
 import inspect
 from unittest import mock
 
+import pytest
 import torch
 import torch.nn.functional as F
 from common import (
@@ -22,6 +23,8 @@ from torch.utils.checkpoint import checkpoint
 
 from torch_openreg.extras.inductor import _kernels
 
+pytestmark = pytest.mark.sample(0.027)
+
 CAPTURABLE_OPTIMIZERS = [
     value
     for value in vars(torch.optim).values()
@@ -30,6 +33,7 @@ CAPTURABLE_OPTIMIZERS = [
 
 
 class TestFunctions(CompiledTestCase):
+    @pytest.mark.slow("small_constant")
     @parametrize("case", [subtest(case, name=name) for name, case in CASES.items()])
     def test_results_and_gradients_are_those_of_the_cpu(self, case):
         torch.manual_seed(0)
@@ -91,6 +95,7 @@ class TestFunctions(CompiledTestCase):
             self.assertEqual(compiled(x.to(DEVICE_TYPE)).cpu(), (x * 2).sum(-1))
         self.assertEqual(counter.frame_count, 2)
 
+    @pytest.mark.slow
     def test_autocast(self):
         def product(x, y):
             with torch.autocast(x.device.type, dtype=torch.bfloat16):
@@ -297,6 +302,7 @@ class TestTraining(CompiledTestCase):
             losses.append(loss.detach().cpu())
         return losses + [one.detach().cpu() for one in model.parameters()]
 
+    @pytest.mark.slow("adamw", "sgd")
     @parametrize(
         "optimizer",
         [
@@ -343,6 +349,7 @@ class TestTraining(CompiledTestCase):
     def test_learning_rate_on_the_device_in_kernels(self, optimizer_class):
         self.compare_steps_with_eager_mode(optimizer_class, "inductor")
 
+    @pytest.mark.slow
     def test_compiled_autograd(self):
         def gradient(device):
             torch._dynamo.reset()

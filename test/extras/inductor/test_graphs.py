@@ -3,6 +3,7 @@
 import threading
 from unittest import mock
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -18,6 +19,8 @@ from torch._dynamo.utils import counters
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from torch_openreg.extras.inductor import _graphs
+
+pytestmark = pytest.mark.sample(0.053)
 
 
 def compiled(function, **options):
@@ -161,6 +164,7 @@ class TestTraining(GraphsTestCase):
             results.append(loss.detach().cpu())
         return results + [one.detach().cpu() for one in model.state_dict().values()]
 
+    @pytest.mark.slow
     def test_steps_are_those_of_the_default_mode(self):
         expected = self.train(None)
         self.assert_counts()

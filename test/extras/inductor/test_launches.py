@@ -3,12 +3,15 @@
 import gc
 import unittest
 
+import pytest
 import torch
 from common import DEVICE_TYPE, StreamGate, run_program, run_tests
 from extras.inductor.compiled import AbsenceTests, CompiledTestCase, kernel_sources
 from memory.allocator_model import ROUNDING
 
 from torch_openreg.extras.inductor import _kernels
+
+pytestmark = pytest.mark.sample(0.025)
 
 
 def chain(x):

@@ -1,5 +1,6 @@
 """Masks of vectorized kernels: torch_openreg/inductor/masks.h."""
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -10,6 +11,8 @@ from common import (
 from extras.inductor.compiled import CompiledTestCase, kernel_sources
 
 from torch_openreg.extras.inductor import _kernels
+
+pytestmark = pytest.mark.sample(0.23)
 
 # Whole vectors, parts of one, and both.
 _SIZES = (1, 7, 16, 33, 257)

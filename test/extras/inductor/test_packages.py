@@ -7,12 +7,15 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+import pytest
 import torch
 from common import DEVICE_TYPE, StreamGate, requires_two_devices, run_tests
 from extras.inductor.compiled import CompiledTestCase, requires_full
 from torch import nn
 
 from torch_openreg import cpp_extension
+
+pytestmark = pytest.mark.sample(0.067)
 
 
 # docs: package
@@ -66,6 +69,7 @@ class TestPackages(CompiledTestCase):
         for index, pair in enumerate(zip(actual, expected, strict=True)):
             self.assert_same(*pair, f"output {index}", same_bits=True)
 
+    @pytest.mark.slow
     def test_package_gives_what_compiled_code_gives_on_the_cpu(self):
         with mock.patch.dict(os.environ, AOTI_RUNTIME_CHECK_INPUTS="1"):
             loaded = torch._inductor.aoti_load_package(self.package)

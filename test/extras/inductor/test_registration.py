@@ -2,6 +2,7 @@
 
 import unittest
 
+import pytest
 import torch
 from common import (
     DEVICE_COUNT,
@@ -17,6 +18,8 @@ from extras.inductor.compiled import CompiledTestCase, kernel_sources
 from torch._dynamo.backends.registry import list_backends, lookup_backend
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
+
+pytestmark = pytest.mark.sample(0.093)
 
 
 def chain(x):
@@ -200,6 +203,7 @@ assert "torch._inductor.codegen.cpp" not in sys.modules
         needed |= set() if DEVICE_TYPE == "cuda" else {"backends"}
         self.assertEqual(set(output.stdout.split()) - needed, set())
 
+    @pytest.mark.slow
     def test_dynamo_that_lacks_something_is_imported_all_the_same(self):
         output = run_program(
             """

@@ -2,6 +2,7 @@
 
 import tempfile
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -14,6 +15,8 @@ from common import (
 )
 from extras.inductor.compiled import CompiledTestCase
 from torch._inductor.utils import run_and_get_code
+
+pytestmark = pytest.mark.sample(0.067)
 
 
 class TestStreams(CompiledTestCase):
@@ -96,6 +99,7 @@ class Layers(torch.nn.Module):
 
 
 class TestSettings(CompiledTestCase):
+    @pytest.mark.slow("max_autotune")
     @parametrize(
         "settings, kernel",
         [

@@ -10,6 +10,7 @@ import os
 import random
 import struct
 
+import pytest
 import torch
 from common import (
     DEVICE_COUNT,
@@ -23,6 +24,8 @@ from common import (
 from extras.ipc.test_ipc import IpcTestCase
 
 from torch_openreg import _C
+
+pytestmark = pytest.mark.sample(0.5)
 
 IS_FULL = os.environ.get("OPENREG_TEST_FULL") == "1"
 SEED = int(os.environ.get("OPENREG_TEST_SEED", "34"))

@@ -8,6 +8,7 @@ import random
 import signal
 from multiprocessing.reduction import ForkingPickler
 
+import pytest
 import torch
 import torch.multiprocessing
 from common import (
@@ -24,6 +25,8 @@ from common import (
 )
 
 from torch_openreg import _C
+
+pytestmark = pytest.mark.sample(0.045)
 
 TIMEOUT_S = 120
 

@@ -4,8 +4,11 @@ import contextlib
 import importlib
 from unittest import mock
 
+import pytest
 import torch
 from common import DEVICE_TYPE, TestCase, run_program, run_tests
+
+pytestmark = pytest.mark.sample(0.2)
 
 MODULE = torch.get_device_module(DEVICE_TYPE)
 TRACE = importlib.import_module(f"torch.{DEVICE_TYPE}._gpu_trace")

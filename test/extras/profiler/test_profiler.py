@@ -10,6 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
+import pytest
 import torch
 from common import (
     DEVICE_COUNT,
@@ -35,6 +36,8 @@ from torch.profiler import (
 )
 
 from torch_openreg._torch_release import HAS_PROFILER_PATTERNS
+
+pytestmark = pytest.mark.sample(0.15)
 
 # torch's names of the device type, in Python and in traces.
 _NAME = {"openreg": "PrivateUse1", "cuda": "CUDA"}[DEVICE_TYPE]
@@ -1262,6 +1265,7 @@ class TestProcesses(OpenRegTestCase):
         """)
         self.assertIn("end", output)
 
+    @pytest.mark.slow
     def test_a_process_may_end_with_work_pending_while_it_profiles(self):
         output = self.run_with_prologue("""
             from torch_openreg.testing import StreamGate

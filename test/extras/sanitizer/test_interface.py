@@ -11,6 +11,7 @@ import unittest.mock
 import warnings
 from pathlib import Path
 
+import pytest
 import torch
 from common import (
     ERROR_PREFIX,
@@ -27,6 +28,8 @@ from extras.sanitizer.programs import device
 from torch_openreg import _C
 from torch_openreg.extras.sanitizer import _report_file
 from torch_openreg.extras.sanitizer import sanitizer as checker
+
+pytestmark = pytest.mark.sample(0.076)
 
 _module = getattr(torch, device.type)
 

@@ -4,6 +4,7 @@ import os
 import random
 from collections import Counter
 
+import pytest
 import torch
 from common import (
     DEVICE_COUNT,
@@ -18,6 +19,8 @@ from extras.sanitizer.programs import Event, Stream, _module, current, device, s
 from extras.sanitizer.random_programs import SIZE, Program, Step, View, random_steps, shrink
 
 from torch_openreg.extras.sanitizer import sanitizer as checker
+
+pytestmark = pytest.mark.sample(0.24)
 
 _FILE = "<a random program>"
 # OPENREG_TEST_PROGRAMS and OPENREG_TEST_SEED choose others.

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import pytest
 import torch
 from common import OpenRegTestCase, run_tests
 from extras.sanitizer.harmless_mutants import HARMLESS, MISSED, UNDECIDED
@@ -10,6 +11,8 @@ from extras.sanitizer.programs import device, same_stream
 from extras.sanitizer.recorder import follow
 
 from torch_openreg.extras.sanitizer import sanitizer as checker
+
+pytestmark = pytest.mark.sample(0.06)
 
 _module = getattr(torch, device.type)
 

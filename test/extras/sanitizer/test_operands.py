@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 from common import OpenRegTestCase, run_tests
 from extras.sanitizer.programs import Stream, _module, device, stream
@@ -139,6 +140,7 @@ class TestOperands(OpenRegTestCase):
         checker.clear()
         return found
 
+    @pytest.mark.slow
     def test_each_argument_that_is_read_is_known(self):
         unseen, count = [], 0
         for info in _OPERATORS:
@@ -158,6 +160,7 @@ class TestOperands(OpenRegTestCase):
         self.assertEqual(str(unseen), "[]")
         self.assertGreater(count, 300)
 
+    @pytest.mark.slow
     def test_each_result_that_is_written_is_known(self):
         unseen, count = [], 0
         for info in _OPERATORS:

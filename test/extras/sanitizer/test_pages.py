@@ -6,12 +6,15 @@ import threading
 import warnings
 from pathlib import Path
 
+import pytest
 import torch
 from common import OpenRegTestCase, run_program, run_tests
 from extras.sanitizer.programs import SIZE, device
 
 from torch_openreg import _C
 from torch_openreg.extras.sanitizer import sanitizer as checker
+
+pytestmark = pytest.mark.sample(0.18)
 
 _module = getattr(torch, device.type)
 

@@ -5,12 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
     run_tests,
 )
+
+pytestmark = pytest.mark.sample(0.05)
 
 # Right programs that compute something else under some schedules, with the reasons.
 CHANGED = {
@@ -43,6 +46,7 @@ class TestSchedules(OpenRegTestCase):
         differing = {name: found for name, found in changes.items() if found}
         self.assertEqual(set(differing), set(CHANGED) & set(changes), differing)
 
+    @pytest.mark.slow
     def test_most_mistakes_compute_something_else_under_one(self):
         mistakes = outcome("mistakes")
         missed = sorted(name for name, one in mistakes.items() if not one["found"])

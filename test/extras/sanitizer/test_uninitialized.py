@@ -5,6 +5,7 @@ import warnings
 
 import common  # noqa: F401  (adds the folder of the next modules)
 import extras.sanitizer.unwritten  # noqa: F401
+import pytest
 import torch
 from common import OpenRegTestCase, run_tests
 from extras.sanitizer.programs import device
@@ -120,6 +121,7 @@ def _sample_reads(op, sample):
 
 
 class TestLists(OpenRegTestCase):
+    @pytest.mark.slow
     def test_operators_that_only_write(self):
         verdicts = {}
         with warnings.catch_warnings():

@@ -1,11 +1,14 @@
 """Kernels of Triton in functions that torch.compile compiles."""
 
+import pytest
 import torch
 from common import DEVICE_TYPE, StreamGate, run_program, run_tests
 from extras.triton.kernels import HAS_TRITON, TritonTestCase, needs_triton
 from torch.utils import _triton
 
 from torch_openreg.dynamo import _interface
+
+pytestmark = pytest.mark.sample(0.4)
 
 if HAS_TRITON:
     import triton

@@ -1,6 +1,7 @@
 """Arithmetic, casts and functions of Triton kernels, against torch and numpy on the CPU."""
 
 import numpy as np
+import pytest
 import torch
 import triton
 import triton.language as tl
@@ -14,6 +15,8 @@ from torch.testing._internal.common_utils import (
 from triton.language.extra import libdevice
 
 from torch_openreg.extras.triton._lowered import Options
+
+pytestmark = pytest.mark.sample(0.4)
 
 SIZE = 200
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -3,10 +3,13 @@
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 from common import DEVICE_TYPE, StreamGate, run_program, run_tests
 from extras.triton.kernels import HAS_TRITON, TritonTestCase, needs_triton
 from torch.testing._internal.common_utils import instantiate_parametrized_tests, parametrize
+
+pytestmark = pytest.mark.sample(0.5)
 
 if HAS_TRITON:
     import triton

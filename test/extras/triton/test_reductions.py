@@ -1,5 +1,6 @@
 """Reductions, scans, sorts, and what moves elements within tensors, against torch on the CPU."""
 
+import pytest
 import torch
 import triton
 import triton.language as tl
@@ -10,6 +11,8 @@ from torch.testing._internal.common_utils import (
     parametrize,
     run_tests,
 )
+
+pytestmark = pytest.mark.sample(0.3)
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64)
 
