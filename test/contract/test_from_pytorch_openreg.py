@@ -240,7 +240,9 @@ class TestChapters(TestCase):
         "mark,owner",
         [
             subtest(("interface", "dynamo._interface.OpenRegInterface"), name="interface"),
-            subtest(("overrides", "inductor._backend.OpenRegDeviceOpOverrides"), name="overrides"),
+            subtest(
+                ("overrides", "extras.inductor._backend.OpenRegDeviceOpOverrides"), name="overrides"
+            ),
         ],
     )
     def test_functions_for_compilers_are_overridden(self, mark, owner):

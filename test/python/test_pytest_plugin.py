@@ -22,6 +22,7 @@ from common import (
 )
 
 pytestmark = pytest.mark.sample(0.037)
+slow = pytest.mark.slow  # the class has a method `pytest`
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -654,7 +655,7 @@ class TestPlugin(OpenRegTestCase):
         self.assertEqual(set(outcomes) & set(failed), set())  # of a test that runs twice
         return outcomes | named
 
-    @pytest.mark.slow
+    @slow
     def test_chaos_finds_what_each_of_its_schedules_finds_alone(self):
         names = ("lazy", "eager", "0", "1", "2", "3")
         alone = {name: self.outcomes(f"--openreg-schedule={name}") for name in names}
@@ -666,7 +667,7 @@ class TestPlugin(OpenRegTestCase):
         # Whatever has run before.
         self.assertEqual(self.outcomes("--openreg-schedule=eager,eager,0"), alone["0"])
 
-    @pytest.mark.slow
+    @slow
     def test_schedule_finds_the_same_whatever_tests_run_before(self):
         for name in ("lazy", "0"):
             expected = self.outcomes(f"--openreg-schedule={name}")
@@ -715,7 +716,7 @@ class TestPlugin(OpenRegTestCase):
         self.assertEqual("Tests of device type cuda need --openreg-cuda" in section, not is_cuda)
         self.assertIn("nothing was checked", (self.folder / "results.xml").read_text())
 
-    @pytest.mark.slow
+    @slow
     def test_run_that_checked_something_or_did_not_run_passes(self):
         files = {"test_work.py": WORK}
         for tool, arguments, status in (
@@ -735,7 +736,7 @@ class TestPlugin(OpenRegTestCase):
             self.assertEqual(result.returncode, status, output)
             self.assertEqual("nothing was checked" in output, bool(status), output)
 
-    @pytest.mark.slow
+    @slow
     def test_sanitizer_is_turned_on_by_the_configuration_file(self):
         for text, finds_races in (
             ("openreg_sanitizer = true", True),
@@ -1089,7 +1090,7 @@ class TestLauncher(OpenRegTestCase):
         result = self.run_launcher("program.py", OPENREG_DEVICES="4")
         self.assertEqual(result.stderr.count("OPENREG_DEVICES is no setting"), 1)
 
-    @pytest.mark.slow
+    @slow
     def test_help_is_plain_text_and_version_is_told(self):
         result = self.run_launcher("--help")
         self.assertNotIn("``", result.stdout)

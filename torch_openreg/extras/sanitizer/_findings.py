@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import typing_extensions
 
+import torch_openreg
 from torch_openreg.openreg._utils import DEVICE_TYPE
 
 __all__ = ["Access", "Finding", "Frame", "finding_of", "line_of"]
@@ -23,7 +24,7 @@ __all__ = ["Access", "Finding", "Frame", "finding_of", "line_of"]
 # Frames of these are not the user's. Much of what NumPy does to an array is Python, and functions
 # that torch has deprecated are called by a wrapper of typing_extensions.
 _numpy = importlib.util.find_spec("numpy")
-_folders = (torch.__file__, os.path.dirname(__file__), _numpy.origin if _numpy else None)
+_folders = (torch.__file__, torch_openreg.__file__, _numpy.origin if _numpy else None)
 _OWN_PATHS = (
     *(os.path.dirname(os.path.abspath(str(file))) + os.sep for file in _folders if file),
     os.path.abspath(str(typing_extensions.__file__)),
