@@ -190,7 +190,7 @@ def _offer_tools() -> None:
     package = importlib.util.find_spec("torch_openreg")
     folders = package.submodule_search_locations if package is not None else None
     for folder in folders or ():
-        path = os.path.join(folder, "_tools", "__init__.py")
+        path = os.path.join(folder, "extras", "cuda", "tools", "__init__.py")
         spec = importlib.util.spec_from_file_location("_torch_openreg_tools", path)
         if spec is not None and spec.loader is not None and os.path.exists(path):
             module = importlib.util.module_from_spec(spec)

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 import torch
 
-from torch_openreg import _settings, _tools
+from torch_openreg import _settings
 from torch_openreg._loading import RegistrationError
 from torch_openreg._version import __version__
-from torch_openreg.extras.cuda import build
+from torch_openreg.extras.cuda import build, tools
 
 __all__ = ["main"]
 
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"{_PROGRAM}: error: no device is available: {reason}")
     if (problem := _report_problem()) is not None:
         sys.exit(f"{_PROGRAM}: error: {problem}")
-    _tools.offer()
+    tools.offer()
     command = [sys.executable, *_interpreter_options(), *options.kind, *options.program]
     os.execve(sys.executable, command, os.environ)
 

@@ -18,7 +18,10 @@ PACKAGE = ROOT / "torch_openreg"
 OTHER_MEANINGS = {
     ("torch_openreg/_device_name.py", "openreg"): "the one place",
     ("torch_openreg/_loading.py", "openreg"): "a value of OPENREG_DEVICE_TYPE",
-    ("torch_openreg/_tools/pynvml.py", "/memfd:openreg-device-"): "a file of the runtime",
+    (
+        "torch_openreg/extras/cuda/tools/pynvml.py",
+        "/memfd:openreg-device-",
+    ): "a file of the runtime",
     ("torch_openreg/cpp_extension.py", "openreg"): "the runtime's library",
     ("torch_openreg/extras/triton/__init__.py", "openreg"): "the name of Triton's entry point",
     ("torch_openreg/extras/triton/_compile.py", "openreg"): "a folder of the cache",

@@ -514,8 +514,8 @@ class TestPython(TestCase):
         self.assertEqual(
             users,
             [
-                "torch_openreg/_tools/pynvml.py",
                 "torch_openreg/extras/cuda/build.py",
+                "torch_openreg/extras/cuda/tools/pynvml.py",
                 "torch_openreg/extras/triton/_compile.py",
             ],
         )

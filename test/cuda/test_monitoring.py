@@ -23,7 +23,7 @@ from common import (
 
 pytestmark = pytest.mark.sample(0.15)
 
-TOOLS = Path(torch_openreg.__file__).resolve().parent / "_tools"
+TOOLS = Path(torch_openreg.__file__).resolve().parent / "extras" / "cuda" / "tools"
 UUIDS = [f"GPU-00000000-0000-0000-0000-{number:012x}" for number in range(3)]
 
 # The functions that programs call most, with their arguments after the handle.
@@ -171,7 +171,7 @@ class TestModule(OpenRegTestCase):
     def setUp(self):
         super().setUp()
         torch.cuda.init()
-        self.nvml = importlib.import_module("torch_openreg._tools.pynvml")
+        self.nvml = importlib.import_module("torch_openreg.extras.cuda.tools.pynvml")
         self.nvml.nvmlInit()
         self.handle = self.nvml.nvmlDeviceGetHandleByIndex(0)
 
@@ -328,7 +328,7 @@ class TestOffer(OpenRegTestCase):
     def test_other_programs_do_not(self):
         run = run_program(
             "import importlib.util, os, torch\n"
-            "print(importlib.util.find_spec('pynvml') is None, '_tools' in os.environ['PATH'])"
+            "print(importlib.util.find_spec('pynvml') is None, 'cuda/tools' in os.environ['PATH'])"
         )
         installed = importlib.util.find_spec("pynvml") is not None
         self.assertEqual(run.stdout.split(), [str(not installed), "False"])

@@ -1,7 +1,7 @@
 """The NVML functions of ``torch.cuda``: utilization, memory in use, processes.
 
 torch uses the module ``pynvml`` of ``nvidia-ml-py``, which needs NVIDIA's driver. Here it uses the
-module in ``torch_openreg/_tools``, even if another one is installed.
+module in ``torch_openreg/extras/cuda/tools``, even if another one is installed.
 """
 
 import importlib
@@ -18,7 +18,7 @@ __all__ = ["install"]
 
 def _nvml() -> Any:
     """Returns the package's module; the one that the program imports, if it is the package's."""
-    ours: Any = importlib.import_module("torch_openreg._tools.pynvml")
+    ours: Any = importlib.import_module("torch_openreg.extras.cuda.tools.pynvml")
     imported = sys.modules.get("pynvml")
     is_ours = getattr(imported, "__file__", None) == ours.__file__
     return imported if is_ours else ours

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_PACKAGE = Path(__file__).resolve().parents[3]
+
 NVML_SUCCESS = 0
 NVML_ERROR_UNINITIALIZED = 1
 NVML_ERROR_INVALID_ARGUMENT = 2
@@ -150,7 +152,7 @@ def _library() -> Any:
     """Returns the runtime's library, which a process that uses torch has loaded already."""
     global _runtime
     if _runtime is None:
-        path = Path(__file__).resolve().parent.parent / "lib" / "libopenreg.so"
+        path = _PACKAGE / "lib" / "libopenreg.so"
         try:
             _runtime = ctypes.CDLL(str(path))
         except OSError:
@@ -201,7 +203,7 @@ def _check_is_initialized() -> None:
 def nvmlSystemGetDriverVersion() -> str:
     """Returns a number that means "no driver", and the version of this package."""
     _check_is_initialized()
-    text = (Path(__file__).resolve().parent.parent / "_version.py").read_text(encoding="utf-8")
+    text = (_PACKAGE / "_version.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__ = "(.*)"$', text, re.MULTILINE)
     return f"0.{found[1] if found else '0'}"
 
