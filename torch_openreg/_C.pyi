@@ -276,9 +276,17 @@ def _inductor_empty_strided() -> Callable[
     """Returns what allocates, by size, stride, dtype and the index of the device."""
 
 def _triton_kernel(
-    name: str, library: str, kinds: str, names: list[str], locations: list[tuple[str, str]]
+    name: str,
+    library: str,
+    kinds: str,
+    names: list[str],
+    locations: list[tuple[str, str]],
+    traced: Callable[[], str | None] | None = None,
 ) -> Callable[..., None]:
-    """Binds a kernel that Triton has compiled; see csrc/extras/triton/TritonKernel.h."""
+    """Binds a kernel that Triton has compiled; see csrc/extras/triton/TritonKernel.h.
+
+    ``traced`` returns the library of the same kernel that tells its accesses.
+    """
 
 def _triton_current_stream() -> Callable[[int], int]:
     """Returns what gives the number of a device's current stream: 0, or the handle."""

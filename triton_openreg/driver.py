@@ -37,6 +37,7 @@ class OpenRegDriver(DriverBase):  # type: ignore[misc]
         from torch_openreg.extras.triton import _driver
 
         _driver.make_cuda_decline()
+        _driver.explain_missing_code()
         self._driver = _driver
         self.utils = _driver.Utilities()
         self.launcher_cls: Callable[..., Any] = _driver.bind_launcher
@@ -63,9 +64,8 @@ class OpenRegDriver(DriverBase):  # type: ignore[misc]
 
     def get_benchmarker(self) -> Callable[..., Any]:
         """Returns the function that measures kernels for autotuning."""
-        from triton.testing import do_bench
-
-        return do_bench  # type: ignore[no-any-return]
+        benchmarker: Callable[..., Any] = self._driver.benchmarker()
+        return benchmarker
 
     def get_empty_cache_for_benchmark(self) -> Any:
         """Returns what :meth:`clear_cache` fills between two measured calls."""

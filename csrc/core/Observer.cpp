@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "torch_openreg/core/Trace.h"
+
 namespace c10::openreg {
 
 std::atomic<int> detail::observer_count{0};
@@ -54,6 +56,26 @@ void detail::forEachObserver(c10::function_ref<void(Observer&)> call) { callEach
 void detail::forEachObserverOfShortages(c10::function_ref<void(Observer&)> call) {
   callEach(observers_of_shortages, call);
   callEach(observers, call);
+}
+
+bool wantsTraces() {
+  bool is_wanted = false;
+  if (isObserved()) {
+    callEach(observers, [&](Observer& observer) { is_wanted |= observer.wantsTraces(); });
+  }
+  return is_wanted;
+}
+
+std::shared_ptr<Trace> findTrace(const OpenRegStream& stream, const TracedKernel& kernel) {
+  std::shared_ptr<Trace> trace;
+  if (isObserved()) {
+    callEach(observers, [&](Observer& observer) {
+      if (trace == nullptr) {
+        trace = observer.kernelTrace(stream, kernel);
+      }
+    });
+  }
+  return trace;
 }
 
 }  // namespace c10::openreg

@@ -8,6 +8,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -22,6 +23,20 @@
 
 namespace c10::openreg {
 
+// Who of a kernel made an access.
+struct ProgramPlace {
+  std::array<uint32_t, 3> program;
+  const char* place;  // a line of the kernel's source and its callers; see TracedKernel
+  bool is_atomic;
+};
+
+// What few launches have.
+struct WorkDetails {
+  std::unique_ptr<const Stack> captured{};  // of a replay: where the kernel was captured
+  std::unique_ptr<const Clock> clock{};     // of its stream; only where State::keeps_clocks says so
+  mutable std::vector<ProgramPlace> programs{};  // by which accesses refer to them, from 1 on
+};
+
 // A launch, shared by its accesses.
 struct Work {
   uint64_t serial = 0;  // increases with each launch, on all streams
@@ -29,7 +44,10 @@ struct Work {
   LaunchCount count = 0;
   StreamNumber stream = 0;
   Stack stack{};
-  std::unique_ptr<const Stack> captured{};  // of a replay: where the kernel was captured
+  std::unique_ptr<const WorkDetails> details{};
+
+  const Stack* captured() const { return details == nullptr ? nullptr : details->captured.get(); }
+  const Clock* clock() const { return details == nullptr ? nullptr : details->clock.get(); }
 };
 
 // Sizes of a tensor. All tensors with the same sizes share one object, which is never freed. Their
@@ -45,10 +63,15 @@ struct Access {
   Sizes sizes = nullptr;
   int16_t operand = 0;  // its index among the read, or the written operands
   ScalarType dtype = ScalarType::Undefined;
-  bool is_write = false;
-  bool is_allocation = false;  // stands for the owner's earlier use of new memory
-  bool is_host_memory = false;
-  mutable bool is_watched = false;  // it has, or had, a HostWatch
+  bool is_write : 1 = false;
+  bool is_allocation : 1 = false;  // stands for the owner's earlier use of new memory
+  bool is_host_memory : 1 = false;
+  mutable bool is_watched : 1 = false;  // it has, or had, a HostWatch
+  uint32_t program_number = 0;          // of WorkDetails; 0: the kernel as a whole
+
+  const ProgramPlace* program() const {
+    return program_number == 0 ? nullptr : &work->details->programs[program_number - 1];
+  }
 };
 
 // The size of the heap block for an allocation of `nbytes`.

@@ -42,10 +42,11 @@ struct WaitReport {
   bool is_after_the_other = false;  // made after the earlier work, for what came before that
 };
 
-// Race, Lifetime, Host: both accesses. GraphInput: the later one is the replay, the earlier one the
-// capture. Capture: the later one is the call, or the last launch on the branch; the earlier one
-// has the stack where the capture began. Uninitialized: the later one reads, the earlier one is the
-// allocation, or the write that a replay would have made.
+// Race, Lifetime, Host: both accesses. A race may be between two programs of one launch.
+// GraphInput: the later one is the replay, the earlier one the capture. Capture: the later one is
+// the call, or the last launch on the branch; the earlier one has the stack where the capture
+// began. Uninitialized: the later one reads, the earlier one is the allocation, or the write that a
+// replay would have made.
 struct Finding {
   FindingKind kind;
   AccessReport earlier{};
@@ -54,6 +55,7 @@ struct Finding {
   AllocationReport reused{};      // Lifetime, after a free: of the later access
   std::optional<WaitReport> waited{};
   bool is_in_capture = false;  // both are of one graph
+  bool is_late = false;        // found after the launch of the later one
   int32_t error = 0;           // Capture: the runtime's code
   int64_t unwritten = 0;       // Uninitialized: offset of the first unwritten byte
 };

@@ -23,6 +23,7 @@ struct MemoryAccess {
   std::shared_ptr<Allocation> allocation{};  // set by State::resolve()
   std::shared_ptr<const Work> captured{};    // for a replay
   bool is_unknown = false;                   // it counts as a read, and may have been a write
+  bool is_traced = false;                    // a trace tells which bytes are read or written
 };
 
 Access accessOf(const Operand& operand);

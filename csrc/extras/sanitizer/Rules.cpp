@@ -253,7 +253,7 @@ AccessReport describe(const State& state, const Access& access, uintptr_t base) 
   const Work& work = *access.work;
   return {access,      base,
           work.kernel, state.streams()[work.stream],
-          work.stack,  work.captured == nullptr ? Stack() : *work.captured};
+          work.stack,  work.captured() == nullptr ? Stack() : *work.captured()};
 }
 
 std::vector<Finding> findAll(State& state, const Launch& launch,
@@ -279,6 +279,7 @@ void takeAsOrdered(State& state, const Launch& launch,
     }
     if (isUnwrittenRead(state, place, memory_access, nullptr)) {
       state.writtenOf(place, *memory_access.allocation).reset();
+      memory_access.allocation->certain.reset();
     }
   }
   Clock& clock = place.happens_before.clockOf(place.stream);

@@ -14,14 +14,17 @@
 #include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/extras/sanitizer/Clock.h"
 #include "csrc/extras/sanitizer/HappensBefore.h"
+#include "csrc/extras/sanitizer/LaunchTrace.h"
 #include "csrc/extras/sanitizer/MemoryAccess.h"
 #include "csrc/extras/sanitizer/Rules.h"
 #include "csrc/extras/sanitizer/State.h"
+#include "csrc/extras/sanitizer/TraceRules.h"
 #include "csrc/extras/sanitizer/WrittenOperands.h"
 #include "csrc/extras/sanitizer/host/HostOperators.h"
 #include "csrc/extras/sanitizer/host/HostWatch.h"
 #include "csrc/extras/sanitizer/host/HostWatches.h"
 #include "torch_openreg/core/Observer.h"
+#include "torch_openreg/core/Trace.h"
 
 namespace c10::openreg {
 
@@ -33,6 +36,12 @@ std::atomic<ReportFinding> reporter{nullptr};  // set before it is on
 
 // Whether this thread has recorded the accesses of the kernel that it launches next.
 thread_local bool has_recorded = false;
+
+// The trace of the kernel whose accesses this thread reports next.
+thread_local std::shared_ptr<LaunchTrace> next_trace{};
+
+// Whether there are traces, so that a call need not lock anything if there are none.
+std::atomic<bool> has_traces{false};
 
 void report(const std::vector<Finding>& findings) {
   for (const Finding& finding : findings) {
@@ -94,8 +103,19 @@ class Sanitizer final : public Observer {
       }
     }
     has_recorded = true;
-    launch(stream, kernel, std::move(accesses));
+    launch(stream, kernel, std::move(accesses), std::exchange(next_trace, nullptr));
     return Verdict::Run;
+  }
+
+  bool wantsTraces() override {
+    const Lock lock(mutex_);
+    return state_.options.finds_races || state_.options.finds_uninitialized;
+  }
+
+  std::shared_ptr<Trace> kernelTrace(const OpenRegStream& /*stream*/,
+                                     const TracedKernel& kernel) override {
+    next_trace = wantsTraces() ? std::make_shared<LaunchTrace>(kernel) : nullptr;
+    return next_trace;
   }
 
   Verdict rangeAccess(const OpenRegStream& stream, const char* kernel,
@@ -146,7 +166,7 @@ class Sanitizer final : public Observer {
   }
 
   void graphReplay(uint64_t capture, const OpenRegStream& stream) override {
-    reportHostTouches();
+    reportLateFindings();
     const Call call{"", gatherStack(), 0, capture};
     std::vector<Finding> findings;
     std::vector<MemoryAccess> memory_accesses;
@@ -174,13 +194,13 @@ class Sanitizer final : public Observer {
   void memoryWrite(const void* address) override {
     const Lock lock(mutex_);
     if (const auto allocation = state_.shadow.find(reinterpret_cast<uintptr_t>(address))) {
-      allocation->written.reset();
+      allocation->giveUpWritten();
     }
   }
 
   // Host accesses to pinned memory. Later launches are ordered after them.
   void hostAccess(const char* kernel, const std::vector<Access>& accesses) {
-    reportHostTouches();
+    reportLateFindings();
     const Stack stack = gatherStack();
     std::vector<Finding> findings;
     {
@@ -243,9 +263,16 @@ class Sanitizer final : public Observer {
     }
   }
 
-  // Reports the host's accesses to watched memory since the last call.
-  void reportHostTouches() {
-    if (!isSanitizerOn() || !HostWatch::isAnyAlive()) {
+  // Reports what has shown itself since the last call, without a call of the program: the host's
+  // accesses to watched memory, and what traced kernels have done.
+  void reportLateFindings() {
+    if (!isSanitizerOn()) {
+      return;
+    }
+    if (has_traces.load(std::memory_order_relaxed)) {
+      settleTraces();
+    }
+    if (!HostWatch::isAnyAlive()) {
       return;
     }
     std::vector<Finding> findings;
@@ -320,7 +347,7 @@ class Sanitizer final : public Observer {
   // --- Order
 
   void eventRecord(const void* event, const OpenRegStream& stream) override {
-    reportHostTouches();
+    reportLateFindings();
     const uint64_t capture = stream.captureId();
     const Lock lock(mutex_);
     const Place place = state_.placeOf(stream, capture);
@@ -328,7 +355,7 @@ class Sanitizer final : public Observer {
   }
 
   void eventWait(const void* event, const OpenRegStream& stream) override {
-    reportHostTouches();
+    reportLateFindings();
     const Stack stack = gatherStack();
     const uint64_t capture = stream.captureId();
     const Lock lock(mutex_);
@@ -341,7 +368,7 @@ class Sanitizer final : public Observer {
   }
 
   void streamWait(const OpenRegStream& stream, const OpenRegStream& other) override {
-    reportHostTouches();
+    reportLateFindings();
     const Stack stack = gatherStack();
     const uint64_t capture = other.captureId();  // the wait adds the stream to this capture
     const Lock lock(mutex_);
@@ -365,7 +392,7 @@ class Sanitizer final : public Observer {
   void streamCompletion(const OpenRegStream& stream) override { streamDone(stream); }
 
   void deviceSynchronization(DeviceIndex device) override {
-    reportHostTouches();
+    reportLateFindings();
     const Stack stack = gatherStack();
     const Lock lock(mutex_);
     state_.device_waits[device] = state_.waitOf(stack);
@@ -430,6 +457,7 @@ class Sanitizer final : public Observer {
     Stack stack;
     uint64_t capture;   // that it is part of, or 0
     uint64_t replayed;  // the capture of the graph that it replays, or 0
+    std::shared_ptr<LaunchTrace> trace{};
   };
 
   Launch launchOf(const OpenRegStream& stream, const Call& call) OPENREG_REQUIRES(mutex_) {
@@ -437,9 +465,11 @@ class Sanitizer final : public Observer {
   }
 
   void launch(const OpenRegStream& stream, const char* kernel,
-              std::vector<MemoryAccess> memory_accesses) {
-    reportHostTouches();
-    settle(stream, {kernel, gatherStack(), stream.captureId(), 0}, std::move(memory_accesses), {});
+              std::vector<MemoryAccess> memory_accesses,
+              std::shared_ptr<LaunchTrace> trace = nullptr) {
+    reportLateFindings();
+    settle(stream, {kernel, gatherStack(), stream.captureId(), 0, std::move(trace)},
+           std::move(memory_accesses), {});
   }
 
   // Reports the findings about the work, and `findings`, and records the work. If a report throws,
@@ -450,11 +480,17 @@ class Sanitizer final : public Observer {
     {
       const Lock lock(mutex_);
       state_.resolve(memory_accesses);
+      if (call.trace != nullptr && call.capture == 0) {
+        for (MemoryAccess& access : memory_accesses) {
+          // The trace tells which bytes are read.
+          access.is_read = access.is_read && access.allocation->capture != 0;
+        }
+      }
       const Launch launch = launchOf(stream, call);
       std::vector<Finding> found = findAll(state_, launch, memory_accesses);
       std::move(found.begin(), found.end(), std::back_inserter(findings));
       if (findings.empty()) {
-        commit(launch, memory_accesses);
+        commit(launch, memory_accesses, call.trace);
         return;
       }
     }
@@ -462,12 +498,22 @@ class Sanitizer final : public Observer {
     const Lock lock(mutex_);
     const Launch launch = launchOf(stream, call);
     takeAsOrdered(state_, launch, memory_accesses);
-    commit(launch, memory_accesses);
+    commit(launch, memory_accesses, call.trace);
   }
 
-  void commit(const Launch& launch, std::vector<MemoryAccess>& memory_accesses)
-      OPENREG_REQUIRES(mutex_) {
-    state_.commit(launch, memory_accesses);
+  void commit(const Launch& launch, std::vector<MemoryAccess>& memory_accesses,
+              const std::shared_ptr<LaunchTrace>& trace) OPENREG_REQUIRES(mutex_) {
+    if (trace != nullptr) {
+      traces_.push_back(trace);
+      noteTraces();
+      if (launch.place.capture == nullptr) {
+        beginTrace(state_, *trace, memory_accesses);
+      }
+    }
+    const std::shared_ptr<const Work> work = state_.commit(launch, memory_accesses);
+    if (trace != nullptr) {
+      trace->work = work;
+    }
     if (launch.replayed != 0) {
       for (const MemoryAccess& memory_access : memory_accesses) {
         if (memory_access.allocation->is_host_memory) {
@@ -477,8 +523,37 @@ class Sanitizer final : public Observer {
     }
   }
 
+  // Takes what traced kernels have done since the last call.
+  void settleTraces() OPENREG_EXCLUDES(mutex_) {
+    std::vector<Finding> findings;
+    std::vector<std::shared_ptr<LaunchTrace>> ended;  // destroyed without the lock
+    {
+      const Lock lock(mutex_);
+      std::erase_if(traces_, [&](std::shared_ptr<LaunchTrace>& trace) {
+        // Before its results are taken: the launch ends, or its graph, after they are stored.
+        const bool is_last = trace.use_count() == 1;
+        for (const LaunchTrace::Result& result : trace->take()) {
+          std::vector<Finding> found = settleTrace(state_, *trace, result);
+          std::move(found.begin(), found.end(), std::back_inserter(findings));
+        }
+        if (is_last) {
+          dropTrace(state_, *trace);
+          ended.push_back(std::move(trace));
+        }
+        return is_last;
+      });
+      noteTraces();
+    }
+    report(findings);
+  }
+
+  void noteTraces() OPENREG_REQUIRES(mutex_) {
+    state_.keeps_clocks = !traces_.empty();
+    has_traces.store(!traces_.empty(), std::memory_order_relaxed);
+  }
+
   void eventDone(const void* event) {
-    reportHostTouches();
+    reportLateFindings();
     const Stack stack = gatherStack();
     const Lock lock(mutex_);
     const auto found = state_.events.find(event);
@@ -488,7 +563,7 @@ class Sanitizer final : public Observer {
   }
 
   void streamDone(const OpenRegStream& stream) {
-    reportHostTouches();
+    reportLateFindings();
     const Stack stack = gatherStack();
     const Lock lock(mutex_);
     const StreamNumber number = state_.numberOf(stream);
@@ -562,12 +637,15 @@ class Sanitizer final : public Observer {
 
   void forget() OPENREG_REQUIRES(mutex_) {
     state_.forget();
+    traces_.clear();
+    noteTraces();
     watches_.clear();
   }
 
   Mutex mutex_;  // before the runtime's lock of watches; else a leaf
   State state_ OPENREG_GUARDED_BY(mutex_);
   HostWatches watches_ OPENREG_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<LaunchTrace>> traces_ OPENREG_GUARDED_BY(mutex_);
   uint64_t first_opened_ OPENREG_GUARDED_BY(mutex_) = 0;  // pages, when it was enabled
   uint64_t last_opened_ OPENREG_GUARDED_BY(mutex_) = 0;   // at the last check
 };
@@ -591,7 +669,7 @@ void enableSanitizer(const SanitizerOptions& options, ReportFinding report) {
 
 void disableSanitizer() { sanitizer().disable(); }
 
-void reportHostTouches() { sanitizer().reportHostTouches(); }
+void reportLateFindings() { sanitizer().reportLateFindings(); }
 
 SanitizerCounts sanitizerCounts() { return sanitizer().counts(); }
 

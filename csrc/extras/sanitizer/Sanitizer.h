@@ -77,9 +77,10 @@ OPENREG_EXPORT void disableSanitizer();
 
 OPENREG_EXPORT SanitizerCounts sanitizerCounts();
 
-// Reports host accesses since the last call into the backend. Every such call does so; this
+// Reports what no call of the program shows: host accesses since the last call into the backend,
+// and what the programs of kernels have done that have run since. Every such call does so; this
 // function is for programs that need the findings now. Errors: those of ReportFinding.
-OPENREG_EXPORT void reportHostTouches();
+OPENREG_EXPORT void reportLateFindings();
 
 // The host is about to read or write memory in an operator of the CPU.
 // Errors: as ReportFinding throws; the operator is then not called.

@@ -34,6 +34,14 @@ struct Allocation {
   std::vector<StreamNumber> used_on{};  // by record_stream
   AccessSet accesses{};
   std::unique_ptr<WrittenBytes> written{};  // null: all of it, or not tracked
+  // See Note [Written by programs].
+  std::unique_ptr<WrittenBytes> certain{};
+  int pending_traces = 0;
+
+  void giveUpWritten() {
+    written.reset();
+    certain.reset();
+  }
 
   // Whether a new access to the same memory, after an old one, makes the old one redundant.
   static bool isReplaced(const Access& old, const Access& by) {

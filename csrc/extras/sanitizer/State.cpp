@@ -17,6 +17,12 @@ Capture::Touched& touchedBy(Capture& capture, const Allocation& allocation) {
   return entry->second;
 }
 
+std::unique_ptr<const WorkDetails> detailsOf(const Stack& captured) {
+  WorkDetails details;
+  details.captured = std::make_unique<const Stack>(captured);
+  return std::make_unique<const WorkDetails>(std::move(details));
+}
+
 }  // namespace
 
 void State::forget() {
@@ -96,6 +102,7 @@ void State::moveWritten(uintptr_t to, uintptr_t from, size_t nbytes) {
   const auto source = shadow.find(from);
   if (source == nullptr || source->written == nullptr) {
     markWritten(target->written, ByteRuns(to, nbytes));
+    markWritten(target->certain, ByteRuns(to, nbytes));
     return;
   }
   for (const auto& [first, last] : source->written->ranges()) {
@@ -103,12 +110,38 @@ void State::moveWritten(uintptr_t to, uintptr_t from, size_t nbytes) {
     const uintptr_t end = std::min(last, from + nbytes);
     if (begin < end) {
       markWritten(target->written, ByteRuns(begin - from + to, end - begin));
+      markWritten(target->certain, ByteRuns(begin - from + to, end - begin));
     }
   }
 }
 
+bool State::beginTrace(Allocation& allocation) {
+  const bool is_first = allocation.pending_traces == 0;
+  if (allocation.capture != 0 || (is_first && allocation.written == nullptr)) {
+    return false;
+  }
+  if (is_first) {
+    allocation.certain = std::make_unique<WrittenBytes>(*allocation.written);
+  }
+  ++allocation.pending_traces;
+  return true;
+}
+
+void State::endTrace(Allocation& allocation, const std::vector<ByteRuns>& written,
+                     bool is_complete) {
+  for (const ByteRuns& runs : written) {
+    markWritten(allocation.certain, runs);
+  }
+  if (!is_complete) {
+    allocation.giveUpWritten();
+  }
+  if (--allocation.pending_traces == 0) {
+    allocation.written = std::move(allocation.certain);
+  }
+}
+
 void State::giveUpWritten() {
-  shadow.forEach([](Allocation& allocation) { allocation.written.reset(); });
+  shadow.forEach([](Allocation& allocation) { allocation.giveUpWritten(); });
   for (auto& [id, capture] : captures) {
     for (auto& [serial, touched] : capture.touched) {
       touched.written.reset();
@@ -168,15 +201,21 @@ void State::addHazards(const Place& place, MempoolId_t pool, std::vector<Hazard>
 
 // --- Work
 
-void State::commit(const Launch& launch, std::vector<MemoryAccess>& memory_accesses) {
+std::shared_ptr<const Work> State::commit(const Launch& launch,
+                                          std::vector<MemoryAccess>& memory_accesses) {
   const Place& place = launch.place;
   place.happens_before.takeOverHost(place.stream);
   Clock& clock = place.happens_before.clockOf(place.stream);
   const LaunchCount count = clock.of(place.stream) + 1;
   clock.raise(place.stream, count);
   ++counts.launches;
+  WorkDetails details;
+  if (keeps_clocks) {
+    details.clock = std::make_unique<const Clock>(clock);
+  }
   const auto work = std::make_shared<const Work>(
-      Work{++last_launch_, launch.kernel, count, place.stream, launch.stack});
+      Work{++last_launch_, launch.kernel, count, place.stream, launch.stack,
+           keeps_clocks ? std::make_unique<const WorkDetails>(std::move(details)) : nullptr});
   if (place.capture != nullptr) {
     place.capture->last_work[place.stream] = work;
   }
@@ -185,18 +224,23 @@ void State::commit(const Launch& launch, std::vector<MemoryAccess>& memory_acces
     memory_access.access.work =
         memory_access.captured == nullptr
             ? work
-            : std::make_shared<const Work>(
-                  Work{last_launch_, memory_access.captured->kernel, count, place.stream,
-                       launch.stack, std::make_unique<const Stack>(memory_access.captured->stack)});
+            : std::make_shared<const Work>(Work{last_launch_, memory_access.captured->kernel, count,
+                                                place.stream, launch.stack,
+                                                detailsOf(memory_access.captured->stack)});
     if (place.capture != nullptr) {
       keepForReplay(place, memory_access);
     }
     if ((memory_access.access.is_write && memory_access.is_filled) || memory_access.is_unknown) {
       markWritten(writtenOf(place, allocation), memory_access.access.runs);
+      if (!memory_access.is_traced && place.capture == nullptr) {
+        markWritten(allocation.certain, memory_access.access.runs);
+      }
     }
     AccessSet& accesses = accessesOf(place, allocation);
+    // What a pending trace tells is compared with all of them.
+    const bool is_needed = keeps_clocks && accesses.size() < kMaxAwaitingTrace;
     accesses.eraseNear(memory_access.access.runs, [&](const Access& old) {
-      return Allocation::isReplaced(old, memory_access.access) &&
+      return !is_needed && Allocation::isReplaced(old, memory_access.access) &&
              place.happens_before.isOrdered(old, place.stream);
     });
     counts.forgotten += accesses.add(std::move(memory_access.access)) ? 1 : 0;
@@ -204,12 +248,13 @@ void State::commit(const Launch& launch, std::vector<MemoryAccess>& memory_acces
   if (launch.replayed != 0) {
     endReplay(launch, memory_accesses);
   }
+  return work;
 }
 
 void State::endReplay(const Launch& launch, const std::vector<MemoryAccess>& memory_accesses) {
   if (!options.finds_uninitialized) {
     for (const MemoryAccess& memory_access : memory_accesses) {
-      memory_access.allocation->written.reset();  // only the first replay matters
+      memory_access.allocation->giveUpWritten();  // only the first replay matters
     }
   }
   if (const auto found = captures.find(launch.replayed); found != captures.end()) {
@@ -265,7 +310,8 @@ SanitizerCounts State::countNow() {
   constexpr size_t kSharingCost = 2 * sizeof(void*);
   for (const Work* work : launches) {
     now.bytes += heapSize(sizeof(Work) + kSharingCost);
-    now.bytes += work->captured == nullptr ? 0 : heapSize(sizeof(Stack));
+    now.bytes += work->details == nullptr ? 0 : heapSize(sizeof(WorkDetails));
+    now.bytes += work->captured() == nullptr ? 0 : heapSize(sizeof(Stack));
   }
   for (const auto& [key, hazards] : live.hazards) {
     now.open_hazards += hazards.size();

@@ -59,6 +59,7 @@ class State {
   std::map<DeviceIndex, Wait> device_waits{};
   std::unordered_map<uint64_t, Capture> captures{};
   std::unordered_map<const void*, RecordedEvent> events{};
+  bool keeps_clocks = false;  // launches keep their streams' clocks, for comparisons to come
 
   // Discards everything except for the options and counts.
   void forget();
@@ -86,6 +87,14 @@ class State {
   // For bytes that were copied without being interpreted.
   void moveWritten(uintptr_t to, uintptr_t from, size_t nbytes);
 
+  // Note [Written by programs]
+  // What a traced kernel writes is known once it has run. Until then, all bytes of the tensors that
+  // it may write count as written, and `certain` of the allocation has those that are so in any
+  // case. Afterwards it takes the place of `written`.
+  // beginTrace returns false for memory whose written bytes are not tracked.
+  bool beginTrace(Allocation& allocation);
+  void endTrace(Allocation& allocation, const std::vector<ByteRuns>& written, bool is_complete);
+
   // Marks all bytes as written.
   void giveUpWritten();
 
@@ -101,8 +110,9 @@ class State {
   // A wait that is made now.
   Wait waitOf(Stack stack) const { return {std::move(stack), last_launch_}; }
 
-  // Records the work.
-  void commit(const Launch& launch, std::vector<MemoryAccess>& memory_accesses);
+  // Records the work, and returns it.
+  std::shared_ptr<const Work> commit(const Launch& launch,
+                                     std::vector<MemoryAccess>& memory_accesses);
 
   void forgetGraph(uint64_t id);
 
@@ -110,7 +120,8 @@ class State {
   SanitizerCounts countNow();
 
  private:
-  static constexpr size_t kMaxHazards = 4096;  // of a stream and pool
+  static constexpr size_t kMaxHazards = 4096;      // of a stream and pool
+  static constexpr size_t kMaxAwaitingTrace = 64;  // of an allocation
   static constexpr size_t kMaxPoolAccesses = size_t(1) << 16;
 
   void keepForReplay(const Place& place, const MemoryAccess& memory_access);

@@ -19,15 +19,27 @@
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Observer.h"
+#include "torch_openreg/core/Trace.h"
 
 namespace at::openreg {
 namespace {
 
 using c10::openreg::KernelError;
+using c10::openreg::Trace;
+using c10::openreg::TracedAccessKind;
+using c10::openreg::TracedKernel;
 
 const c10::openreg::Setting kCheck{
     "OPENREG_TRITON_CHECK", "1", "0 or 1", "0 1",
     "1: each access of a Triton kernel is checked against its argument's storage. 0: none is."};
+
+// Read by the package.
+const c10::openreg::Setting kAutotune{
+    "OPENREG_TRITON_AUTOTUNE", "measure", "measure or first", "measure first",
+    "first: triton.autotune takes the first configuration, and measures none."};
+const c10::openreg::Setting kInductor{
+    "OPENREG_INDUCTOR", "cpp", "cpp or triton", "cpp triton",
+    "triton: with device type cuda, torch.compile makes kernels in Triton, as for a GPU."};
 
 // How long a loop of a program may wait for memory to change before that is an error. Programs
 // that wait for others in a lock do so for microseconds.
@@ -55,14 +67,56 @@ std::optional<orPointerAttributes> deviceMemoryAt(uint64_t address, c10::DeviceI
   return attributes;
 }
 
-// As OpenRegTritonLaunch::is_allocated; the context is a c10::DeviceIndex.
+// The context of a launch's functions.
+struct Context {
+  c10::DeviceIndex device;
+  Trace* trace;
+};
+
+// As OpenRegTritonLaunch::is_allocated.
 bool isAllocated(void* context, uint64_t address, uint64_t nbytes) {
-  const auto memory = deviceMemoryAt(address, *static_cast<c10::DeviceIndex*>(context));
+  const auto memory = deviceMemoryAt(address, static_cast<const Context*>(context)->device);
   if (!memory) {
     return false;
   }
   const uint64_t offset = address - reinterpret_cast<uint64_t>(memory->allocationBase);
   return nbytes <= memory->allocationSize - offset;
+}
+
+TracedAccessKind kindOf(OpenRegTritonAccessKind kind) {
+  switch (kind) {
+    case OPENREG_TRITON_READ:
+      return TracedAccessKind::Read;
+    case OPENREG_TRITON_WRITE:
+      return TracedAccessKind::Written;
+    case OPENREG_TRITON_ATOMIC:
+    case OPENREG_TRITON_VOLATILE_READ:
+      break;
+  }
+  return TracedAccessKind::Atomic;
+}
+
+// As OpenRegTritonLaunch::observe, for launches with a trace.
+void tellTrace(void* context, const OpenRegTritonAccess* access) {
+  static_cast<const Context*>(context)->trace->access(
+      {kindOf(access->kind),
+       access->location,
+       access->argument,
+       {access->program[0], access->program[1], access->program[2]},
+       access->address,
+       access->size * access->count});
+}
+
+TracedKernel tracedOf(const char* name, c10::ArrayRef<TritonKernel::Parameter> parameters,
+                      c10::ArrayRef<TritonKernel::Location> locations) {
+  TracedKernel kernel{name, {}, {}};
+  for (const auto& parameter : parameters) {
+    kernel.arguments.push_back(parameter.name);
+  }
+  for (const auto& location : locations) {
+    kernel.places.push_back(location.place);
+  }
+  return kernel;
 }
 
 OpenRegTritonEntry findEntry(const std::string& name, const std::string& library) {
@@ -148,6 +202,7 @@ struct TritonKernel::Call {
   TritonGrid grid;
   c10::DeviceIndex device;
   std::unique_ptr<uint64_t[]> slots;
+  std::shared_ptr<Trace> trace;  // or null
 
   KernelError operator()() const { return kernel->run(*this); }
 };
@@ -167,7 +222,12 @@ TritonKernel::TritonKernel(std::string name, OpenRegTritonEntry entry,
       entry_(entry),
       parameters_(std::move(parameters)),
       locations_(std::move(locations)),
-      described_(describeOp<Call>(name_.c_str())) {}
+      described_(describeOp<Call>(name_.c_str())),
+      traced_(tracedOf(name_.c_str(), parameters_, locations_)) {}
+
+void TritonKernel::loadTraced(const std::string& library) {
+  traced_entry_ = findEntry(name_, library);
+}
 
 void TritonKernel::launch(const c10::openreg::OpenRegStream& stream, const TritonGrid& grid,
                           const TritonArguments& arguments) const {
@@ -176,6 +236,7 @@ void TritonKernel::launch(const c10::openreg::OpenRegStream& stream, const Trito
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) {
     return;
   }
+  std::shared_ptr<Trace> trace = hasTraced() ? c10::openreg::findTrace(stream, traced_) : nullptr;
   const c10::openreg::Verdict verdict =
       c10::openreg::observeAccesses(stream, name(), [&](c10::openreg::OperandList& operands) {
         for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -197,24 +258,32 @@ void TritonKernel::launch(const c10::openreg::OpenRegStream& stream, const Trito
   if (C10_UNLIKELY(stream != c10::openreg::getCurrentOpenRegStream(stream.device_index()))) {
     guard.emplace(stream.unwrap());
   }
-  launchOp(described_, stream.device(), Call{this, grid, stream.device_index(), std::move(slots)},
-           verdict);
+  launchOp(described_, stream.device(),
+           Call{this, grid, stream.device_index(), std::move(slots), std::move(trace)}, verdict);
 }
 
 KernelError TritonKernel::run(const Call& call) const {
-  c10::DeviceIndex device = call.device;
+  Context context{call.device, call.trace.get()};
+  const bool is_traced = context.trace != nullptr;
   const OpenRegTritonLaunch launch{
       .grid = {call.grid[0], call.grid[1], call.grid[2]},
-      .threads = at::get_num_threads(),
+      .threads = is_traced ? 1 : at::get_num_threads(),
       .kernel_offset = kernelOffset(),
       .wait_limit_ns = kWaitLimitNs,
-      .context = &device,
+      .context = &context,
       .is_allocated = &isAllocated,
       .print = nullptr,
-      .observe = nullptr,
+      .observe = is_traced ? &tellTrace : nullptr,
   };
   OpenRegTritonError error{};
-  const OpenRegTritonStatus status = entry_(&launch, call.slots.get(), &error);
+  if (C10_UNLIKELY(is_traced)) {
+    context.trace->begin();
+  }
+  const OpenRegTritonEntry entry = is_traced ? traced_entry_.load() : entry_;
+  const OpenRegTritonStatus status = entry(&launch, call.slots.get(), &error);
+  if (C10_UNLIKELY(is_traced)) {
+    context.trace->end(status == OPENREG_TRITON_SUCCESS);
+  }
   if (C10_LIKELY(status == OPENREG_TRITON_SUCCESS)) {
     return {};
   }

@@ -16,6 +16,7 @@
 #include <openreg/stream.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -25,6 +26,7 @@
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Macros.h"
 #include "torch_openreg/core/Stream.h"
+#include "torch_openreg/core/Trace.h"
 #include "torch_openreg/triton/kernel.h"
 
 namespace at::openreg {
@@ -75,6 +77,12 @@ class OPENREG_EXPORT TritonKernel {
   const char* name() const { return name_.c_str(); }
   c10::ArrayRef<Parameter> parameters() const { return parameters_; }
 
+  // Loads the library of the same kernel that tells its accesses; see Trace.h. Later launches are
+  // traced, if an observer makes traces.
+  // Errors: as load().
+  void loadTraced(const std::string& library);
+  bool hasTraced() const { return traced_entry_.load() != nullptr; }
+
   // Enqueues a run of the grid, in the environment of the calling thread. A grid without programs
   // enqueues nothing.
   void launch(const c10::openreg::OpenRegStream& stream, const TritonGrid& grid,
@@ -95,6 +103,8 @@ class OPENREG_EXPORT TritonKernel {
   const std::vector<Parameter> parameters_;
   const std::vector<Location> locations_;
   const orKernel described_;
+  const c10::openreg::TracedKernel traced_;
+  std::atomic<OpenRegTritonEntry> traced_entry_{nullptr};
 };
 
 // The arguments of one launch. At the launch, their number must be that of the kernel's parameters,

@@ -33,6 +33,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <type_traits>
 
 #include "torch_openreg/core/Macros.h"
@@ -68,6 +69,10 @@ struct Range {
   RangeAccess access;
 };
 
+// What the programs of a kernel access; see Trace.h.
+class Trace;
+struct TracedKernel;
+
 // What an observer says of work that is about to be enqueued.
 enum class [[nodiscard]] Verdict : uint8_t { Run, Skip };
 
@@ -89,6 +94,15 @@ class Observer {
   virtual Verdict rangeAccess(const OpenRegStream& /*stream*/, const char* /*kernel*/,
                               ArrayRef<Range> /*ranges*/) {
     return Verdict::Run;
+  }
+
+  // A kernel that can tell what its programs access, before its kernelAccess on the same thread.
+  // The trace, if not null, is told of that as the kernel runs. The first observer that makes one
+  // has it.
+  virtual bool wantsTraces() { return false; }
+  virtual std::shared_ptr<Trace> kernelTrace(const OpenRegStream& /*stream*/,
+                                             const TracedKernel& /*kernel*/) {
+    return nullptr;
   }
 
   // Bytes that are copied as they are, initialized or not.

@@ -41,6 +41,8 @@ enum OpenRegTritonAccessKind : int32_t {
   OPENREG_TRITON_READ = 0,
   OPENREG_TRITON_WRITE = 1,
   OPENREG_TRITON_ATOMIC = 2,
+  // Of one element that other programs may change: an atomic read.
+  OPENREG_TRITON_VOLATILE_READ = 3,
 };
 
 // Bytes that a program is about to use: `count` elements of `size`, `stride` bytes apart.

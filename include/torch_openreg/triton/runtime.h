@@ -129,27 +129,66 @@ static inline bool is_row_legal(const Program& program, int32_t range, uint64_t 
   return !OPENREG_TRITON_OBSERVED && is_legal(program, range, address, size);
 }
 
-static inline bool check(const Program& program, int32_t range, int32_t location,
-                         OpenRegTritonAccessKind kind, uint64_t address, uint64_t size) {
-  if (!is_likely(is_legal(program, range, address, size))) {
-    const int32_t argument = range < 0 ? -1 : program.state->arguments[range];
-    return fail(
-        program,
-        static_cast<OpenRegTritonStatus>(int32_t(OPENREG_TRITON_ILLEGAL_READ) + int32_t(kind)),
-        location, argument, address, size);
-  }
+static inline int32_t argument_of(const Program& program, int32_t range) {
+  return range < 0 ? -1 : program.state->arguments[range];
+}
+
+static inline void observe(const Program& program, int32_t range, int32_t location,
+                           OpenRegTritonAccessKind kind, uint64_t address, uint64_t size,
+                           int64_t count) {
   if (OPENREG_TRITON_OBSERVED && program.state->launch->observe != nullptr) {
     const OpenRegTritonAccess access = {kind,
                                         location,
-                                        range < 0 ? -1 : program.state->arguments[range],
+                                        argument_of(program, range),
                                         {program.id[0], program.id[1], program.id[2]},
                                         address,
                                         size,
-                                        1,
+                                        static_cast<uint64_t>(count),
                                         static_cast<int64_t>(size)};
     program.state->launch->observe(program.state->launch->context, &access);
   }
+}
+
+static inline bool check(const Program& program, int32_t range, int32_t location,
+                         OpenRegTritonAccessKind kind, uint64_t address, uint64_t size) {
+  if (!is_likely(is_legal(program, range, address, size))) {
+    const int32_t status = kind == OPENREG_TRITON_VOLATILE_READ
+                               ? int32_t(OPENREG_TRITON_ILLEGAL_READ)
+                               : int32_t(OPENREG_TRITON_ILLEGAL_READ) + int32_t(kind);
+    return fail(program, static_cast<OpenRegTritonStatus>(status), location,
+                argument_of(program, range), address, size);
+  }
+  observe(program, range, location, kind, address, size, 1);
   return true;
+}
+
+// Elements one after another: together if all of them are legal, else each, up to the first that is
+// not.
+static inline bool check_run(const Program& program, int32_t range, int32_t location,
+                             OpenRegTritonAccessKind kind, uint64_t address, uint64_t size,
+                             int64_t count) {
+  if (is_likely(is_legal(program, range, address, size * static_cast<uint64_t>(count)))) {
+    observe(program, range, location, kind, address, size, count);
+    return true;
+  }
+  for (int64_t index = 0; index < count; ++index) {
+    if (!check(program, range, location, kind, address + static_cast<uint64_t>(index) * size,
+               size)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The first index from `begin` on whose mask is not `value`, or `count`.
+static inline int64_t end_of_run(const bool* mask, bool value, int64_t begin, int64_t count) {
+  if (mask == nullptr) {
+    return value ? count : begin;
+  }
+  while (begin < count && mask[begin] == value) {
+    ++begin;
+  }
+  return begin;
 }
 
 template <typename Bits>
@@ -163,13 +202,20 @@ template <typename Bits>
 __attribute__((noinline)) static bool load_row(const Program& program, int32_t range,
                                                int32_t location, uint64_t address, int64_t count,
                                                const bool* mask, Bits* row) {
-  for (int64_t index = 0; index < count; ++index, address += sizeof(Bits)) {
-    row[index] = Bits();
-    if (mask == nullptr || mask[index]) {
-      if (!check(program, range, location, OPENREG_TRITON_READ, address, sizeof(Bits))) {
-        return false;
-      }
-      row[index] = *at<const Bits>(program, address);
+  for (int64_t begin = 0, end; begin < count; begin = end) {
+    end = end_of_run(mask, false, begin, count);
+    for (int64_t index = begin; index < end; ++index) {
+      row[index] = Bits();
+    }
+    begin = end;
+    end = end_of_run(mask, true, begin, count);
+    const uint64_t first = address + static_cast<uint64_t>(begin) * sizeof(Bits);
+    if (begin < end && !check_run(program, range, location, OPENREG_TRITON_READ, first,
+                                  sizeof(Bits), end - begin)) {
+      return false;
+    }
+    for (int64_t index = begin; index < end; ++index) {
+      row[index] = at<const Bits>(program, first)[index - begin];
     }
   }
   return true;
@@ -179,12 +225,16 @@ template <typename Bits>
 __attribute__((noinline)) static bool store_row(const Program& program, int32_t range,
                                                 int32_t location, uint64_t address, int64_t count,
                                                 const bool* mask, const Bits* row) {
-  for (int64_t index = 0; index < count; ++index, address += sizeof(Bits)) {
-    if (mask == nullptr || mask[index]) {
-      if (!check(program, range, location, OPENREG_TRITON_WRITE, address, sizeof(Bits))) {
-        return false;
-      }
-      *at<Bits>(program, address) = row[index];
+  for (int64_t begin = end_of_run(mask, false, 0, count), end; begin < count;
+       begin = end_of_run(mask, false, end, count)) {
+    end = end_of_run(mask, true, begin, count);
+    const uint64_t first = address + static_cast<uint64_t>(begin) * sizeof(Bits);
+    if (!check_run(program, range, location, OPENREG_TRITON_WRITE, first, sizeof(Bits),
+                   end - begin)) {
+      return false;
+    }
+    for (int64_t index = begin; index < end; ++index) {
+      at<Bits>(program, first)[index - begin] = row[index];
     }
   }
   return true;
@@ -267,8 +317,8 @@ OPENREG_TRITON_ATOMIC(AtomicMinimumUnsigned, Unsigned<T>(a) < Unsigned<T>(b) ? a
 static inline bool check_atomic(const Program& program, int32_t range, int32_t location,
                                 uint64_t address, uint64_t size) {
   if (address % size != 0) {
-    return fail(program, OPENREG_TRITON_MISALIGNED_ATOMIC, location,
-                range < 0 ? -1 : program.state->arguments[range], address, size);
+    return fail(program, OPENREG_TRITON_MISALIGNED_ATOMIC, location, argument_of(program, range),
+                address, size);
   }
   return check(program, range, location, OPENREG_TRITON_ATOMIC, address, size);
 }

@@ -372,9 +372,9 @@ class TestChecks(TestCase):
         launch(gather_at, (1,), x, at, out, N=4, observe=observe, options=options)
         offsets = {0: x.data_ptr(), 1: at.data_ptr(), 2: out.data_ptr()}
         rows = [(kind, arg, address - offsets[arg], size) for kind, arg, address, size in seen]
-        self.assertEqual(rows[:4], [("read", 1, 8 * i, 8) for i in range(4)])
-        self.assertEqual(rows[4:8], [("read", 0, 4 * i, 4) for i in (3, 1, 0, 2)])
-        self.assertEqual(rows[8:], [("write", 2, 4 * i, 4) for i in range(4)])
+        self.assertEqual(rows[0], ("read", 1, 0, 32))
+        self.assertEqual(rows[1:5], [("read", 0, 4 * i, 4) for i in (3, 1, 0, 2)])
+        self.assertEqual(rows[5:], [("write", 2, 0, 16)])
 
 
 class TestAtomics(TestCase):

@@ -21,10 +21,11 @@ from torch_openreg.openreg._utils import DEVICE_TYPE
 
 __all__ = ["Access", "Finding", "Frame", "finding_of", "line_of"]
 
-# Frames of these are not the user's. Much of what NumPy does to an array is Python, and functions
-# that torch has deprecated are called by a wrapper of typing_extensions.
-_numpy = importlib.util.find_spec("numpy")
-_folders = (torch.__file__, torch_openreg.__file__, _numpy.origin if _numpy else None)
+# Frames of these are not the user's. Much of what NumPy does to an array is Python, Triton launches
+# kernels by it, and functions that torch has deprecated are called by a wrapper of
+# typing_extensions.
+_others = [importlib.util.find_spec(name) for name in ("numpy", "triton")]
+_folders = (torch.__file__, torch_openreg.__file__, *(one.origin for one in _others if one))
 _OWN_PATHS = (
     *(os.path.dirname(os.path.abspath(str(file))) + os.sep for file in _folders if file),
     os.path.abspath(str(typing_extensions.__file__)),
@@ -68,6 +69,9 @@ class Access:
         is_host: Whether the host did it, and not the stream. If no operator did it, ``operator`` is
             "host code", and ``offset`` and ``nbytes`` are of the first byte.
         thread: The native id of the thread, if no operator did it; else 0.
+        program: The program of a kernel's grid that did it, if that is known. ``stack`` then begins
+            with the kernel's own lines.
+        is_atomic: Whether the program did it by an atomic operation.
     """
 
     operator: str
@@ -84,6 +88,8 @@ class Access:
     is_allocation: bool = False
     is_host: bool = False
     thread: int = 0
+    program: tuple[int, int, int] | None = None
+    is_atomic: bool = False
 
     @property
     def frame(self) -> Frame | None:
@@ -208,6 +214,8 @@ def finding_of(raw: dict[str, Any]) -> Finding:
         parts["accesses"] = (later, earlier)
         title, fix = _explain_refused(later, earlier, _ERRORS.get(raw["error"], ""), reason)
         parts["where"] = f"a capture that began on {_stream_of(earlier)}"
+    elif raw["kind"] == "race" and _are_of_one_launch(later, earlier):
+        title, fix = _explain_programs(later, earlier)
     elif raw["kind"] == "uninitialized":
         title, fix = _explain_unwritten(later, earlier)
         parts["where"] += f"; the first uninitialized byte: offset {raw['unwritten']}"
@@ -228,6 +236,12 @@ def _stack_of(frames: Sequence[dict[str, Any]]) -> Stack:
     if frames and "dump" in frames[0]:
         return _parse_dump(frames[0]["dump"])
     return tuple(Frame(one["filename"], one["line"], one["name"]) for one in frames)
+
+
+def _kernel_stack_of(place: str, kernel: str) -> Stack:
+    """Returns the frames of a kernel's own source: files and lines, the innermost first."""
+    lines = [one.rpartition(":") for one in place.split(", called at ") if one]
+    return tuple(Frame(file, int(line), kernel) for file, _, line in lines)
 
 
 def _parse_dump(text: str) -> Stack:
@@ -257,11 +271,13 @@ def _access_of(raw: dict[str, Any]) -> Access:
         nbytes=raw["nbytes"],
         sizes=tuple(raw["sizes"]),
         dtype=raw["dtype"],
-        stack=_stack_of(raw["stack"]),
+        stack=_kernel_stack_of(raw["place"], operator) + _stack_of(raw["stack"]),
         captured=_stack_of(raw["captured"]),
         is_allocation=raw["is_allocation"],
         is_host=raw["is_host"],
         thread=raw["thread"],
+        program=raw["program"],
+        is_atomic=raw["is_atomic"],
     )
 
 
@@ -337,7 +353,39 @@ def _describe_memory(access: Access, allocation: dict[str, Any]) -> str:
 
 
 def _verb(access: Access) -> str:
-    return "writes" if access.is_write else "reads"
+    return "updates" if access.is_atomic else "writes" if access.is_write else "reads"
+
+
+def _actor(access: Access) -> str:
+    """Who makes an access: an operator, or a program of its grid."""
+    if access.program is None:
+        return access.operator
+    return f"program {access.program} of {access.operator}"
+
+
+def _are_of_one_launch(later: Access, earlier: Access) -> bool:
+    """Whether programs of one launch made both accesses. Launches on one stream are ordered."""
+    both = (later, earlier)
+    return None not in (one.program for one in both) and later.stream == earlier.stream
+
+
+def _explain_programs(later: Access, earlier: Access) -> tuple[str, str]:
+    """Returns the title and the fix for two programs of one launch."""
+    title = (
+        f"{_actor(later)} {_verb(later)} what program {earlier.program} {_verb(earlier)}, and "
+        "nothing orders them"
+    )
+    if later.is_atomic or earlier.is_atomic:
+        return title, "Make both accesses atomic, or do one of them in a launch of its own."
+    if later.is_write and earlier.is_write:
+        return title, (
+            "Let each program write elements of its own, such as with a mask, or add to them with\n"
+            "    tl.atomic_add(pointer, value)"
+        )
+    return title, (
+        "Do what has to come first in a launch of its own, or update the element with\n"
+        "    tl.atomic_add(pointer, value)"
+    )
 
 
 def _explain(
@@ -381,7 +429,7 @@ def _explain(
         )
     noun = "write" if later.is_write else "read"
     title = (
-        f"{later.operator} {_verb(later)} what {earlier.operator} {_verb(earlier)} on another "
+        f"{_actor(later)} {_verb(later)} what {_actor(earlier)} {_verb(earlier)} on another "
         "stream, and nothing orders them"
     )
     if earlier.operator.startswith("occl::"):
@@ -494,7 +542,7 @@ def _explain_unwritten(reader: Access, writer: Access) -> tuple[str, str]:
             f"    graph.replay()    # before {_line(reader.frame)}",
         )
     return (
-        f"{reader.operator} reads memory that was not written since it was allocated",
+        f"{_actor(reader)} reads memory that was not written since it was allocated",
         f"Fill it, as with torch.zeros in place of torch.empty:\n"
         f"    tensor.zero_()    # after {_line(writer.frame)}",
     )
@@ -504,14 +552,17 @@ def _describe_access(access: Access) -> list[str]:
     stream = _stream_of(access)
     if access.is_allocation:
         return [f"allocated on {stream}", *_describe_stack(access.stack)]
-    done = "written" if access.is_write else "read"
+    done = "updated" if access.is_atomic else "written" if access.is_write else "read"
     place = "the host" if access.is_host else stream
     if access.thread not in (0, threading.main_thread().native_id):
         place += f", thread {access.thread}"
-    lines = [f"{done} by {access.operator} ({access.argument}), on {place}"]
+    lines = [f"{done} by {_actor(access)} ({access.argument}), on {place}"]
     if access.captured:
         lines[0] += ", in a replay"
     lines += _describe_stack(access.stack)
+    if access.program is not None:
+        launched = tuple(one for one in access.stack if one.name != access.operator)
+        lines += ["  launched at", *_describe_stack(launched)] if launched else []
     if access.captured:
         lines += ["captured", *_describe_stack(access.captured)]
     return lines

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch_openreg
 from torch_openreg.extras.triton._lowered import Lowered
 
-__all__ = ["CompilerError", "compile_library", "compiler_key", "default_cache"]
+__all__ = ["CompilerError", "compile_library", "compile_traced", "compiler_key", "default_cache"]
 
 _INCLUDE = Path(torch_openreg.__file__).parent / "include"
 _HEADERS = _INCLUDE / "torch_openreg" / "triton"
@@ -30,6 +30,8 @@ _FLAGS = (
     "-fvisibility=hidden",
     "-w",
 )
+# The line of a source that says whether the kernel tells its accesses.
+_OBSERVED = "#define OPENREG_TRITON_OBSERVED {}\n"
 
 
 class CompilerError(RuntimeError):
@@ -56,12 +58,31 @@ def compile_library(lowered: Lowered, folder: Path | None = None) -> Path:
         CompilerError: The compiler is missing, or has failed.
     """
     folder = folder or default_cache()
-    parts = (compiler_key(), str(lowered.fuses), lowered.source)
+    return _cached(lowered.name, lowered.source, lowered.fuses, folder)
+
+
+def compile_traced(name: str, source: str, fuses: bool) -> Path:
+    """Compiles a kernel so that it tells its accesses, unless the cache has it.
+
+    Args:
+        name: The kernel's name.
+        source: The source of a kernel that does not.
+        fuses: As of :class:`Lowered`.
+
+    Raises:
+        CompilerError: The compiler is missing, or has failed.
+    """
+    traced = source.replace(_OBSERVED.format(0), _OBSERVED.format(1), 1)
+    return _cached(name, traced, fuses, default_cache())
+
+
+def _cached(name: str, source: str, fuses: bool, folder: Path) -> Path:
+    parts = (compiler_key(), str(fuses), source)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     library = folder / f"{key}.so"
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        _compile(lowered, library)
+        _compile(name, source, fuses, library)
     return library
 
 
@@ -95,12 +116,12 @@ def _run(command: list[str]) -> str:
     return result.stdout
 
 
-def _compile(lowered: Lowered, library: Path) -> None:
-    contract = "fast" if lowered.fuses else "off"
+def _compile(name: str, text: str, fuses: bool, library: Path) -> None:
+    contract = "fast" if fuses else "off"
     # Another process may compile the same kernel: each replaces the file as a whole.
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        source = Path(scratch) / f"{lowered.name}.cpp"
-        source.write_text(lowered.source)
+        source = Path(scratch) / f"{name}.cpp"
+        source.write_text(text)
         result = Path(scratch) / library.name
         _run(
             [

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from triton.backends.nvidia.compiler import CUDABackend
+from triton.compiler.compiler import AsmDict
 
 from torch_openreg import _C, openreg
 from torch_openreg.extras.triton import _compile
@@ -16,12 +19,14 @@ from triton_openreg.compiler import OpenRegBackend, OpenRegTarget
 
 __all__ = [
     "Utilities",
+    "benchmarker",
     "bind_launcher",
     "cache_filler",
     "capability",
     "current_device",
     "current_stream",
     "device_module",
+    "explain_missing_code",
     "make_cuda_decline",
     "set_device",
     "target",
@@ -52,6 +57,45 @@ def make_cuda_decline() -> None:
 
     setattr(supports_target, _WRAPPED, True)
     CUDABackend.supports_target = staticmethod(supports_target)
+
+
+# Forms of a kernel that Triton's own compilers for GPUs make.
+_OF_GPUS = ("ttgir", "llir", "ptx", "cubin", "sass", "amdgcn", "hsaco")
+
+
+def explain_missing_code() -> None:
+    """Makes ``kernel.asm`` say what it has instead of a GPU's code."""
+    look_up = AsmDict.__missing__
+    if getattr(look_up, _WRAPPED, False):
+        return
+
+    @functools.wraps(look_up)
+    def missing(self: Any, key: str) -> Any:
+        if key in _OF_GPUS and "cpp" in self:
+            raise KeyError(
+                f"{key}: a kernel for devices of torch_openreg is compiled by way of C++, and has "
+                f"{', '.join(sorted(self))}; compile it for a GPU with "
+                'triton.compile(source, target=GPUTarget("cuda", 80, 32))'
+            )
+        return look_up(self, key)
+
+    setattr(missing, _WRAPPED, True)
+    AsmDict.__missing__ = missing
+
+
+def benchmarker() -> Callable[..., Any]:
+    """Returns the function that measures kernels for autotuning.
+
+    With OPENREG_TRITON_AUTOTUNE=first, it runs none, and finds each slower than those before.
+    """
+    if _setting("OPENREG_TRITON_AUTOTUNE") == "first":
+        return lambda run, quantiles, **options: [float(next(_turns))] * len(quantiles)
+    from triton.testing import do_bench
+
+    return do_bench  # type: ignore[no-any-return]
+
+
+_turns = itertools.count()
 
 
 def current_stream() -> Callable[[int], int]:
@@ -123,6 +167,10 @@ class Utilities:
         """
         return 1, 1, _REGISTERS, 0, 1024
 
+    @staticmethod
+    def unload_module(module: int) -> None:
+        """Does nothing: kernels stay loaded."""
+
 
 def bind_launcher(source: Any, metadata: Any) -> Callable[..., None]:
     """Returns what launches a kernel.
@@ -149,6 +197,7 @@ def bind_launcher(source: Any, metadata: Any) -> Callable[..., None]:
         "".join(kinds),
         names,
         [tuple(one) for one in described["locations"]],
+        functools.cache(lambda: _traced_library_of(source, metadata)),
     )
     if all(isinstance(one, str) and not _is_descriptor(one) for one in types):
         return launch
@@ -165,13 +214,27 @@ def _library_of(source: Any, metadata: Any) -> str:
     library = _compile.default_cache() / metadata.openreg["library"]
     if library.is_file():
         return str(library)
-    from triton.runtime.cache import get_cache_manager
-
-    name = f"{source.name[:150]}.{OpenRegBackend.binary_ext}"
-    stored = get_cache_manager(metadata.hash).get_file(name)
+    stored = _stored(source, metadata, OpenRegBackend.binary_ext)
     if stored is None:
         raise RuntimeError(f"{metadata.name}: expected its library {library}, which was deleted")
-    return str(stored)
+    return stored
+
+
+def _traced_library_of(source: Any, metadata: Any) -> str | None:
+    """Returns the library of the kernel that tells its accesses; None if its source is missing."""
+    stored = _stored(source, metadata, "cpp")
+    if stored is None:
+        return None
+    text = Path(stored).read_text()
+    return str(_compile.compile_traced(metadata.name, text, metadata.openreg["fuses"]))
+
+
+def _stored(source: Any, metadata: Any, stage: str) -> str | None:
+    """Returns the file that Triton has stored for a stage of a compilation."""
+    from triton.runtime.cache import get_cache_manager
+
+    name = f"{source.name[:150]}.{stage}"
+    return get_cache_manager(metadata.hash).get_file(name)  # type: ignore[no-any-return]
 
 
 def _is_descriptor(kind: str) -> bool:

@@ -182,7 +182,8 @@ class _Loaded(Tensor):
     def element(self, nest: Nest, index: Index) -> Expression:
         inner = self.order[-1]
         outer = _with(index, inner, ZERO)
-        row = nest.once((id(self), outer), lambda: self._row(nest, outer))
+        # Not by its own identity, which is the key of the element at these indices.
+        row = nest.once((id(self.buffer), outer), lambda: self._row(nest, outer))
         bits = f"{self.access.format}::decode({row.text}[{index[inner].text}])"
         cpp_type = register_type(self.type)
         depth = max(row.depth, index[inner].depth)
@@ -341,10 +342,12 @@ def _load_scalar(
     (result,) = operation.results
     variable = kernel.variable(result.type)
     pointer = kernel.text(operation.operands[0])
+    kind = "VOLATILE_READ" if operation.attributes["isVolatile"] else "READ"
     # Another program may write it while this one looks at it again and again.
     value = f"{access.format}::decode(*at<const volatile {access.bits}>(program, {pointer}))"
     lines = [
-        f"if (!check({access.place}, OPENREG_TRITON_READ, {pointer}, {access.size})) {{ return; }}",
+        f"if (!check({access.place}, OPENREG_TRITON_{kind}, {pointer}, {access.size})) "
+        "{ return; }",
         f"{variable} = {value};",
     ]
     if access.mask is not None:

@@ -151,6 +151,7 @@ class _Work:
         metadata["target"] = GPUTarget("openreg", target.arch, target.warp_size)
         metadata["openreg"] = {
             "library": library.name,
+            "fuses": lowered.fuses,
             "arguments": [[one.name, _letter(one)] for one in lowered.arguments],
             "locations": [(one.message, _place(one)) for one in lowered.locations],
         }

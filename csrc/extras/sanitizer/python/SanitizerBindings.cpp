@@ -48,6 +48,15 @@ py::dict describe(const AccessReport& report) {
   result["sizes"] = access.sizes == nullptr ? std::vector<int64_t>() : *access.sizes;
   result["stack"] = describeFrames(report.stack);
   result["captured"] = describeFrames(report.captured);
+  result["program"] = py::none();
+  result["place"] = "";
+  result["is_atomic"] = false;
+  if (const ProgramPlace* const place = access.program()) {
+    const auto& program = place->program;
+    result["program"] = py::make_tuple(program[0], program[1], program[2]);
+    result["place"] = place->place;
+    result["is_atomic"] = place->is_atomic;
+  }
   return result;
 }
 
@@ -92,7 +101,7 @@ void raiseSoon(const py::error_already_set& error) {
   }
 }
 
-// Receives the exception that reportHostTouches() of this thread must raise; null otherwise.
+// Receives the exception that reportLateFindings() of this thread must raise; null otherwise.
 thread_local std::unique_ptr<py::error_already_set>* error_to_raise = nullptr;
 
 void report(const Finding& finding) {
@@ -122,7 +131,7 @@ void report(const Finding& finding) {
       }
       return;
     }
-    if (finding.kind == FindingKind::Host) {
+    if (finding.kind == FindingKind::Host || finding.is_late) {
       raiseSoon(error);
       return;
     }
@@ -156,7 +165,7 @@ void enable(py::object report_finding, bool finds_races, bool finds_lifetimes, b
 void reportTouches() {
   std::unique_ptr<py::error_already_set> error;
   error_to_raise = &error;
-  withoutGil(&reportHostTouches);
+  withoutGil(&reportLateFindings);
   error_to_raise = nullptr;
   if (error != nullptr) {
     throw py::error_already_set(*error);

@@ -17,6 +17,7 @@
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Trace.h"
 
 namespace torch_openreg {
 namespace {
@@ -35,6 +36,7 @@ constexpr char kConstant = 'c';
 struct BoundKernel {
   TritonKernel& kernel;
   std::vector<bool> is_constant;
+  py::object traced;  // returns the library of the same kernel that tells its accesses, or None
 };
 
 // What precedes the arguments of a kernel in a launch, in the order that Triton passes it in.
@@ -156,6 +158,14 @@ void addArgument(TritonArguments& arguments, PyObject* object) {
   }
 }
 
+// Before the first launch that an observer makes a trace for.
+void loadTraced(const BoundKernel& bound) {
+  const py::object library = bound.traced.is_none() ? py::none() : bound.traced();
+  if (!library.is_none()) {
+    bound.kernel.loadTraced(py::cast<std::string>(library));
+  }
+}
+
 void callHook(PyObject* hook, PyObject* metadata) {
   if (hook == Py_None) {
     return;
@@ -171,6 +181,9 @@ PyObject* launchTritonKernel(PyObject* self, PyObject* const* args, Py_ssize_t a
   const auto expected = static_cast<Py_ssize_t>(bound.is_constant.size()) + LeadingCount;
   TORCH_CHECK_TYPE(arg_count == expected, kernel.name(), ": expected ", expected - LeadingCount,
                    " arguments, got ", arg_count - LeadingCount);
+  if (C10_UNLIKELY(c10::openreg::wantsTraces() && !kernel.hasTraced())) {
+    loadTraced(bound);
+  }
   const TritonGrid grid = unpackGrid(args);
   const OpenRegStream stream = streamOf(unpackUnsigned(args[StreamHandle]));
   TritonArguments arguments(kernel, stream.device_index());
@@ -190,7 +203,8 @@ PyMethodDef kLaunch = {"launch", castPyCFunctionFast(&launchTritonKernel), METH_
 
 py::object bindKernel(const std::string& name, const std::string& library, std::string kinds,
                       const std::vector<std::string>& names,
-                      const std::vector<std::pair<std::string, std::string>>& locations) {
+                      const std::vector<std::pair<std::string, std::string>>& locations,
+                      py::object traced) {
   std::vector<bool> is_constant;
   for (const char kind : kinds) {
     is_constant.push_back(kind == kConstant);
@@ -202,7 +216,7 @@ py::object bindKernel(const std::string& name, const std::string& library, std::
   }
   TritonKernel& kernel = TritonKernel::load(name, library, kinds, names, std::move(places));
   // Leaked, as is the kernel.
-  const py::capsule self(new BoundKernel{kernel, std::move(is_constant)});
+  const py::capsule self(new BoundKernel{kernel, std::move(is_constant), std::move(traced)});
   return py::reinterpret_steal<py::object>(PyCFunction_New(&kLaunch, self.ptr()));
 }
 
@@ -217,7 +231,7 @@ PyMethodDef kCurrentStream = {"current_stream", &currentStream, METH_O, nullptr}
 
 void bindTriton(py::module_& m) {
   m.def("_triton_kernel", &bindKernel, py::arg("name"), py::arg("library"), py::arg("kinds"),
-        py::arg("names"), py::arg("locations"));
+        py::arg("names"), py::arg("locations"), py::arg("traced") = py::none());
   m.def("_triton_current_stream", [] {
     return py::reinterpret_steal<py::object>(PyCFunction_New(&kCurrentStream, nullptr));
   });
