@@ -9,9 +9,9 @@
 
 #include <string>
 
+#include "csrc/core/BackwardCall.h"
 #include "csrc/memory/PinnedAllocator.h"
 #include "csrc/memory/StorageResize.h"
-#include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
 #include "torch_openreg/random/Generator.h"
@@ -28,7 +28,7 @@ struct OpenRegHooks : public Interface {
   bool hasPrimaryContext(c10::DeviceIndex device) const override {
     c10::openreg::check_device_index(device);
     // The engine asks on the thread that called backward, before it starts the pass.
-    noteBackwardCalled();
+    c10::openreg::noteBackwardCalled();
     return c10::openreg::isDeviceActive(device);
   }
   void init() const override { c10::openreg::checkInitialization(); }  // creates no device

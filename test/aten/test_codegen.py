@@ -213,7 +213,7 @@ using Op = StructuredOp<at::meta::structured_add_Tensor, 1>;
 void enqueue(const Op& op, const Tensor& self, const Tensor& other, const Scalar& alpha) {
   launchStructured<"aten::add.Tensor">(
       op, std::tie(self, other), std::tie(alpha),
-      [alpha = alpha](Tensor& out, const Tensor& self, const Tensor& other) {
+      [](Tensor& out, const Tensor& self, const Tensor& other, const Scalar& alpha) {
         at::cpu::add_outf(self, other, alpha, out);
       });
 }
@@ -256,8 +256,8 @@ void enqueue(const Op& op, const Tensor& self, const Tensor& target,
              const std::optional<Tensor>& weight, int64_t reduction, int64_t ignore_index) {
   launchStructured<"aten::nll_loss_forward">(
       op, std::tie(self, target, weight), std::tie(reduction, ignore_index),
-      [reduction, ignore_index](Tensor& output, Tensor& total_weight, const Tensor& self,
-                                const Tensor& target, const Tensor& weight) {
+      [](Tensor& output, Tensor& total_weight, const Tensor& self, const Tensor& target,
+         const Tensor& weight, int64_t reduction, int64_t ignore_index) {
         at::cpu::nll_loss_forward_outf(self, target, optionalTensor(weight), reduction,
                                        ignore_index, output, total_weight);
       });

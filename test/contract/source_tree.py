@@ -101,7 +101,7 @@ _PARTS_OF_PUBLIC_FOLDERS = {
     "inductor": "extras/inductor",
     "triton": "extras/triton",
 }
-_PARTS_OF_PUBLIC_HEADERS = {"KernelEnvironment.h": "aten/cpu"}
+_PARTS_OF_PUBLIC_HEADERS = {"KernelEnvironment.h": "aten/cpu", "KernelWrapper.h": "aten/wrapper"}
 
 
 def part_of(path: Path) -> str:

@@ -1,4 +1,7 @@
-"""The core stands alone: it needs nothing of the backend's other parts and names no extra."""
+"""The core stands alone: it needs nothing of the backend's other parts and names no extra.
+
+So do launches of kernels that nothing of the CPU surrounds.
+"""
 
 import re
 import shutil
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import torch
 from source_tree import (
+    BACKEND,
     INCLUDE,
     LIBRARIES,
     ROOT,
@@ -31,39 +35,82 @@ _OF_THE_OBSERVERS = {
 }
 
 
-@unittest.skipIf(COMPILER is None, "needs a C++ compiler")
-class TestCore(TestCase):
+class LinkingTestCase(TestCase):
     def setUp(self):
         super().setUp()
         self.folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder)
 
-    def link(self, extra=""):
-        """Links the core, and a line of C++, with the runtime and c10 alone."""
-        sources = sorted((ROOT / "csrc" / "core").glob("*.cpp"))
+    def link(self, *parts, extra="", headers=INCLUDE.parent, libraries=("c10",)):
+        """Links parts of the backend, and a line of C++, with the runtime and libraries of torch.
+
+        Args:
+            parts: Folders of csrc.
+            extra: The line.
+            headers: The folder that has the public ones.
+            libraries: The names of torch's.
+        """
+        sources = [path for part in parts for path in sorted((BACKEND / part).glob("*.cpp"))]
         self.assertGreater(len(sources), 8)
-        unit = self.folder / "core.cpp"
+        unit = self.folder / "unit.cpp"
         unit.write_text("".join(f'#include "{path}"\n' for path in sources) + extra)
-        folders = [ROOT, INCLUDE.parent, RUNTIME / "include"]
+        folders = [ROOT, headers, RUNTIME / "include"]
         torch_libraries = Path(torch.__file__).parent / "lib"
         return subprocess.run(
             [COMPILER, "-std=c++20", "-O0", "-fPIC", "-shared", "-Wl,--no-undefined"]
+            + ["-DAT_PER_OPERATOR_HEADERS"]
             + [f"-I{folder}" for folder in folders]
             + [f"-isystem{folder}" for folder in include_paths()]
-            + [str(unit), str(LIBRARIES["libopenreg.so"]), f"-L{torch_libraries}", "-lc10"]
-            + ["-o", str(self.folder / "core.so")],
+            + [str(unit), str(LIBRARIES["libopenreg.so"]), f"-L{torch_libraries}"]
+            + [f"-l{library}" for library in libraries]
+            + ["-o", str(self.folder / "unit.so")],
             capture_output=True,
             text=True,
         )
 
+
+@unittest.skipIf(COMPILER is None, "needs a C++ compiler")
+class TestCore(LinkingTestCase):
     def test_core_links_with_the_runtime_and_c10_alone(self):
-        linked = self.link()
+        linked = self.link("core")
         self.assertEqual(linked.returncode, 0, linked.stderr)
 
     def test_a_call_of_another_part_is_an_undefined_reference(self):
-        linked = self.link("void callSanitizer();\nvoid call() { callSanitizer(); }\n")
+        linked = self.link(
+            "core", extra="void callSanitizer();\nvoid call() { callSanitizer(); }\n"
+        )
         self.assertNotEqual(linked.returncode, 0)
         self.assertIn("undefined reference to `callSanitizer()'", linked.stderr)
+
+
+@unittest.skipIf(COMPILER is None, "needs a C++ compiler")
+class TestLaunch(LinkingTestCase):
+    def link_launches(self, wrapper):
+        """Links launches with another wrapper of kernels, without the header of the CPU's."""
+        headers = self.folder / "include"
+        shutil.copytree(INCLUDE, headers / INCLUDE.name)
+        folder = headers / INCLUDE.name / "aten"
+        (folder / "KernelEnvironment.h").unlink()
+        text = (folder / "KernelWrapper.h").read_text()
+        include = '#include "torch_openreg/aten/KernelEnvironment.h"\n'
+        line = "using KernelWrapper = KernelEnvironment;\n"
+        self.assertEqual((text.count(include), text.count(line)), (1, 1))
+        text = text.replace(include, "").replace(line, f"using KernelWrapper = {wrapper};\n")
+        (folder / "KernelWrapper.h").write_text(text)
+        return self.link(
+            *("core", "memory", "random", "aten/launch"),
+            headers=headers,
+            libraries=("c10", "torch_cpu"),
+        )
+
+    def test_launches_of_plain_kernels_need_nothing_of_the_cpu_s(self):
+        linked = self.link_launches("PlainKernel")
+        self.assertEqual(linked.returncode, 0, linked.stderr)
+
+    def test_launches_need_what_the_one_line_names(self):
+        linked = self.link_launches("KernelEnvironment")
+        self.assertNotEqual(linked.returncode, 0)
+        self.assertIn("KernelEnvironment", linked.stderr)
 
 
 class TestObservers(TestCase):

@@ -56,10 +56,12 @@ _CORE = {
     "random": {"core", "memory"},
     # Makes a function of the CPU behave as a kernel. Uses no tensors of the device.
     "aten/cpu": {"core"},
-    # torch calls them; a backward pass tells aten/cpu who called it.
-    "hooks": {"core", "memory", "random", "aten/cpu"},
-    # Passes tensors and other arguments to kernels on streams, in the CPU's environment.
-    "aten/launch": {"core", "random", "aten/cpu"},
+    # torch calls them.
+    "hooks": {"core", "memory", "random"},
+    # One line: what surrounds the kernels of operators.
+    "aten/wrapper": {"aten/cpu"},
+    # Passes tensors and other arguments to kernels on streams, with what surrounds them.
+    "aten/launch": {"core", "random", "aten/wrapper"},
     # States facts about single operators: the type of their tables, and the tables.
     "aten/facts": set(),
     # Depends on the dtypes that the CPU lacks.

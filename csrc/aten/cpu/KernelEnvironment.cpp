@@ -18,6 +18,7 @@
 #include "csrc/aten/cpu/KernelSettings.h"
 #include "csrc/aten/cpu/KernelWarnings.h"
 #include "csrc/aten/cpu/OpenMpTeam.h"
+#include "csrc/core/BackwardCall.h"
 #include "torch_openreg/core/Exception.h"
 
 namespace at::openreg {
@@ -150,6 +151,21 @@ void takeEnvironmentOfBackward() {
   }
 }
 
+// Note [Threads of backward passes]: the calling thread is about to run one.
+void giveEnvironmentToBackward() {
+  if (this_autograd_thread.isOne()) {
+    return;  // a pass within a pass has the environment of the outer one
+  }
+  const BackwardEnvironment environment{.num_threads = at::get_num_threads(),
+                                        .float_mode = callersFloatMode()};
+  environment_of_backward.store(environment.word(), std::memory_order_relaxed);
+}
+
+[[maybe_unused]] const bool is_listening = [] {
+  c10::openreg::setBackwardListener(&giveEnvironmentToBackward);
+  return true;
+}();
+
 // For a thread of a team: the modes that it had before the nested kernels that it is running.
 thread_local c10::SmallVector<uint16_t, 4> modes_before_kernels;
 
@@ -263,20 +279,11 @@ HostKernelScope::~HostKernelScope() {
   }
 }
 
-void noteKernelLaunched() {
+void KernelEnvironment::noteLaunched() {
   LaunchingThread& thread = this_launching_thread;
   if (C10_UNLIKELY(--thread.launches_until_look <= 0)) {
     thread.look();
   }
-}
-
-void noteBackwardCalled() {
-  if (this_autograd_thread.isOne()) {
-    return;  // a pass within a pass has the environment of the outer one
-  }
-  const BackwardEnvironment environment{.num_threads = at::get_num_threads(),
-                                        .float_mode = callersFloatMode()};
-  environment_of_backward.store(environment.word(), std::memory_order_relaxed);
 }
 
 void KernelEnvironment::enter() const { Worker::ofThisThread().enter(*this); }

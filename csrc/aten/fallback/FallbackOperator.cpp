@@ -14,9 +14,9 @@
 #include "build/generated/facts/SparseProduct.h"
 #include "csrc/aten/fallback/StreamCall.h"
 #include "csrc/aten/launch/BoxedArguments.h"
-#include "csrc/aten/launch/OwningLaunch.h"
 #include "csrc/core/Mutex.h"
 #include "torch_openreg/aten/KernelNames.h"
+#include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
@@ -130,7 +130,7 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op)
       widened_dtypes_(at::openreg::dtypesToWiden(name_)),
       refusals_(c10::openreg::servesCuda() ? refusalsOf(name_) : Refusals{}),
       kernel_name_(kernelNameOf(name_)),
-      kernel_(describeOwningOp<StreamCallClosure>(kernel_name_.c_str())),
+      kernel_(c10::openreg::describeKernel<WrappedKernel<StreamCallClosure>>(kernel_name_.c_str())),
       throwing_kernel_(c10::openreg::describeKernel<Rethrow>(kernel_name_.c_str())) {}
 
 c10::DispatchKey functionalityOf(c10::DispatchKeySet keys) {

@@ -41,7 +41,7 @@ class StreamCall {
   // Runs on the worker, each time the call runs; see Note [Kernels run again] in openreg/stream.h.
   void run() const;
 
-  // What counts in the queue; see csrc/aten/launch/OwningLaunch.h.
+  // What counts in the queue; see torch_openreg/core/Launch.h.
   size_t ownedBytes() const;
 
   // For FinishedCalls.

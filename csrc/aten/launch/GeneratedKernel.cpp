@@ -94,7 +94,7 @@ void GeneratedKernel::choose(size_t count) {
     }
   }
   launch_ = &launchSized<Count>;
-  described_ = describeOp<CallWithSlots<Count>>(name_.c_str());
+  described_ = c10::openreg::describeKernel<WrappedKernel<CallWithSlots<Count>>>(name_.c_str());
 }
 
 template <size_t Count>

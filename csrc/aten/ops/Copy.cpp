@@ -18,6 +18,7 @@
 #include "csrc/core/SyncDebug.h"
 #include "csrc/memory/PinnedAllocator.h"
 #include "torch_openreg/aten/KernelArguments.h"
+#include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Stream.h"
@@ -93,12 +94,14 @@ void enqueueCopy(c10::Device device, const WorkDescription& description,
     observe(&Observer::kernelLaunch, description.name());
     copyBytes(getCurrentOpenRegStream(device.index()), description, &orMemcpyAsync,
               tensorOf(destination), tensorOf(source));
-    noteKernelLaunched();
+    KernelWrapper::noteLaunched();
   } else if constexpr (std::is_same_v<Source, StagedTensor>) {
-    launchWork(device, description,
-               bindArguments(device, copyKernel, destination, StagedTensor{source.tensor.clone()}));
+    const StagedTensor aside{source.tensor.clone()};
+    launchOp(device,
+             WorkKernel{bindArguments(device, copyKernel, destination, aside), description});
   } else {
-    launchWork(device, description, bindArguments(device, copyKernel, destination, source));
+    launchOp(device,
+             WorkKernel{bindArguments(device, copyKernel, destination, source), description});
   }
 }
 // docs: end

@@ -74,8 +74,10 @@ Tensor& zero(Tensor& self) {
   }
   if (self.is_non_overlapping_and_dense()) {
     const Verdict verdict = observeArguments("aten::zero_", self.device(), &at::cpu::zero_, self);
-    launchWork(self.device(), c10::openreg::WorkDescription::fill(self.nbytes()),
-               bindArguments(self.device(), &at::cpu::zero_, self), verdict);
+    launchOp(self.device(),
+             WorkKernel{bindArguments(self.device(), &at::cpu::zero_, self),
+                        c10::openreg::WorkDescription::fill(self.nbytes())},
+             verdict);
   } else {
     enqueue<"aten::zero_">(self.device(), &at::cpu::zero_, self);
   }

@@ -13,7 +13,7 @@
 
 #include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/launch/EmptyTensor.h"
-#include "csrc/aten/launch/OwningLaunch.h"
+#include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/Observer.h"
 
@@ -139,9 +139,11 @@ std::optional<Tensor> joinMany(const ITensorListRef& tensors, int64_t dim, bool 
         }
       });
   CopyRows copy{std::move(pieces), kernelData(out), row_count};
-  static constexpr orKernel kStack = describeOwningOp<CopyRows>(kKernelName<"aten::stack">.text);
-  static constexpr orKernel kCat = describeOwningOp<CopyRows>(kKernelName<"aten::cat">.text);
-  launchOp(is_stack ? kStack : kCat, model.device(), std::move(copy), verdict);
+  if (is_stack) {
+    launchOp<"aten::stack">(model.device(), std::move(copy), verdict);
+  } else {
+    launchOp<"aten::cat">(model.device(), std::move(copy), verdict);
+  }
   return out;
 }
 

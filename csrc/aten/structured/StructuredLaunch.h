@@ -1,22 +1,21 @@
 // The second phase of a generated operator: its operands, and the launch of its kernel.
 #pragma once
 
-#include <ATen/DimVector.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
-#include <c10/util/OptionalArrayRef.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/launch/TensorPool.h"
 #include "torch_openreg/aten/KernelArguments.h"
+#include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/aten/OpLaunch.h"
 
 namespace at::openreg {
@@ -120,6 +119,23 @@ OPENREG_EXPORT void checkBeforeLaunch(ArrayRef<const Tensor*> operands, size_t o
                                       bool are_sizes_checked, LaunchMode mode, ArgumentsKey key,
                                       DryRuns& dry_runs, c10::function_ref<void(Tensor*)> kernel);
 
+// What a structured operator has of its own.
+struct StructuredKernel {
+  const char* name;
+  orKernel described;
+  DryRuns& dry_runs;
+};
+
+// An argument as a closure owns it.
+template <typename T>
+using Held = decltype(Argument<T>::hold(std::declval<const T&>(), std::declval<Device>()));
+
+template <typename Kernel, size_t... Index, typename... Others>
+void callKernel(Kernel kernel, Tensor* tensors, std::index_sequence<Index...> /*indices*/,
+                const Others&... others) {
+  kernel(tensors[Index]..., others...);
+}
+
 // Some kernels conjugate an output by setting its conjugate bit, which does not reach the device
 // tensor. This class records the bits and, where one has changed, conjugates the memory instead.
 class OPENREG_EXPORT ConjugateBits {
@@ -146,73 +162,92 @@ class OPENREG_EXPORT ConjugateBits {
   uint32_t bits_;
 };
 
-template <typename Kernel, size_t... Index>
-void callKernel(const Kernel& kernel, Tensor* tensors, std::index_sequence<Index...>) {
-  kernel(tensors[Index]...);
+// The call of an operator's kernel on the worker: one type for all operators of a signature.
+template <size_t OutputCount, size_t Count, typename Kernel, typename... Others>
+struct StructuredCall {
+  StructuredOperands<Count> operands;
+  Kernel kernel;
+  std::tuple<Held<Others>...> others;
+
+  void operator()() const {
+    KernelTensors<Count> tensors(operands);
+    const ConjugateBits bits(tensors.data(), OutputCount);
+    std::apply(
+        [&](const auto&... held) {
+          callKernel(kernel, tensors.data(), std::make_index_sequence<Count>(),
+                     Argument<Others>::release(held)...);
+        },
+        others);
+    bits.restore(tensors.data(), OutputCount);
+    operands.checkWritten(tensors.data(), OutputCount);
+  }
+};
+
+// launchStructured() without what is of one operator: the compiler makes one for each signature.
+template <size_t OutputCount, size_t Count, typename Kernel, typename... Others>
+void launchStructured(const StructuredKernel& op, const std::array<const Tensor*, Count>& operands,
+                      bool are_sizes_checked, const std::tuple<Others&...>& others, Kernel kernel,
+                      LaunchMode mode) {
+  ArgumentsKey key;
+  if (mode == LaunchMode::AfterDryRun || mode == LaunchMode::AfterRunOfOnes) {
+    std::apply([&](const auto&... other) { (key.add(other), ...); }, others);
+  }
+  checkBeforeLaunch(
+      operands, OutputCount, are_sizes_checked, mode, key, op.dry_runs, [&](Tensor* dummies) {
+        std::apply(
+            [&](const auto&... other) {
+              callKernel(kernel, dummies, std::make_index_sequence<Count>(), other...);
+            },
+            others);
+      });
+  const Device device = operands[0]->device();
+  const Verdict verdict =
+      c10::openreg::observeAccesses(device.index(), op.name, [&](c10::openreg::OperandList& seen) {
+        addOutputsAndInputs(seen, operands, OutputCount);
+        std::apply([&](const auto&... other) { (addOperands(seen, other, false), ...); }, others);
+      });
+  const auto make = [&] {
+    return std::apply(
+        [&](const auto&... other) {
+          return StructuredCall<OutputCount, Count, Kernel, std::remove_const_t<Others>...>{
+              StructuredOperands<Count>(operands, OutputCount),
+              kernel,
+              {Argument<std::remove_const_t<Others>>::hold(other, device)...}};
+        },
+        others);
+  };
+  if (mode == LaunchMode::OnCallingThread) {
+    waitForCurrentStream(device, op.name);
+    const HostKernelScope scope;
+    make()();
+  } else {
+    launchOp(op.described, device, MadeBy{make}, verdict, op.name);
+  }
 }
 
 }  // namespace detail
 
-// Runs `kernel` with CPU tensors of the operator's outputs and inputs, as parameters in this order.
-// An input is a Tensor or a std::optional<Tensor>; `others` are the remaining arguments, including
-// lists of tensors, which the kernel has captured.
+// Runs `kernel`, a function without captures, with CPU tensors of the operator's outputs and
+// inputs, then with `others`, as parameters in this order. An input is a Tensor or a
+// std::optional<Tensor>; `others` are the remaining arguments, including lists of tensors, which
+// are passed as enqueue() passes them.
 template <c10::openreg::KernelName Name, typename Op, typename... Inputs, typename... Others,
           typename Kernel>
 void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
                       const std::tuple<Others&...>& others, Kernel kernel,
                       LaunchMode mode = LaunchMode::AfterDryRun) {
-  static constexpr size_t kOutputs = Op::kOutputs;
-  using Indices = std::make_index_sequence<kOutputs + sizeof...(Inputs)>;
-  std::array<const Tensor*, Indices::size()> operands;
+  static constexpr size_t kCount = Op::kOutputs + sizeof...(Inputs);
+  using Call = detail::StructuredCall<Op::kOutputs, kCount, decltype(+kernel),
+                                      std::remove_const_t<Others>...>;
+  static constinit DryRuns dry_runs;
+  static constexpr detail::StructuredKernel kKernel{
+      Name.text, c10::openreg::describeKernel<WrappedKernel<Call>>(kKernelName<Name>.text),
+      dry_runs};
+  std::array<const Tensor*, kCount> operands;
   auto next = std::copy(op.outputs().begin(), op.outputs().end(), operands.begin());
   std::apply([&](const Inputs&... input) { ((*next++ = detail::operandOf(input)), ...); }, inputs);
-
-  static DryRuns dry_runs;
-  ArgumentsKey key;
-  if (mode == LaunchMode::AfterDryRun || mode == LaunchMode::AfterRunOfOnes) {
-    std::apply([&](const auto&... other) { (key.add(other), ...); }, others);
-  }
-  detail::checkBeforeLaunch(
-      operands, kOutputs, Op::kChecksSizes, mode, key, dry_runs,
-      [&](Tensor* dummies) { detail::callKernel(kernel, dummies, Indices()); });
-  const Device device = op.outputs()[0]->device();
-  const Verdict verdict = c10::openreg::observeAccesses(
-      device.index(), Name.text, [&](c10::openreg::OperandList& seen) {
-        detail::addOutputsAndInputs(seen, operands, kOutputs);
-        std::apply([&](const auto&... other) { (detail::addOperands(seen, other, false), ...); },
-                   others);
-      });
-  const auto make = [&] {
-    return [operands = StructuredOperands<Indices::size()>(operands, kOutputs),
-            kernel = std::move(kernel)] {
-      KernelTensors<Indices::size()> tensors(operands);
-      const detail::ConjugateBits bits(tensors.data(), kOutputs);
-      detail::callKernel(kernel, tensors.data(), Indices());
-      bits.restore(tensors.data(), kOutputs);
-      operands.checkWritten(tensors.data(), kOutputs);
-    };
-  };
-  if (mode == LaunchMode::OnCallingThread) {
-    waitForCurrentStream(device, Name.text);
-    const HostKernelScope scope;
-    make()();
-  } else {
-    launchMadeOp<Name>(device, make, verdict);
-  }
-}
-
-// Arguments that a closure owns, and their views for the kernel.
-
-inline std::optional<DimVector> ownedDims(OptionalIntArrayRef dims) {
-  return dims.has_value() ? std::make_optional<DimVector>(*dims) : std::nullopt;
-}
-
-inline OptionalIntArrayRef dimsRef(const std::optional<DimVector>& dims) {
-  return dims.has_value() ? OptionalIntArrayRef(*dims) : OptionalIntArrayRef();
-}
-
-inline std::optional<std::string> ownedString(std::optional<c10::string_view> text) {
-  return text.has_value() ? std::make_optional<std::string>(*text) : std::nullopt;
+  detail::launchStructured<Op::kOutputs>(kKernel, operands, Op::kChecksSizes, others, +kernel,
+                                         mode);
 }
 
 inline std::optional<Tensor> optionalTensor(const Tensor& tensor) {

@@ -222,7 +222,7 @@ TritonKernel::TritonKernel(std::string name, OpenRegTritonEntry entry,
       entry_(entry),
       parameters_(std::move(parameters)),
       locations_(std::move(locations)),
-      described_(describeOp<Call>(name_.c_str())),
+      described_(c10::openreg::describeKernel<WrappedKernel<Call>>(name_.c_str())),
       traced_(tracedOf(name_.c_str(), parameters_, locations_)) {}
 
 void TritonKernel::loadTraced(const std::string& library) {

@@ -20,6 +20,7 @@
 // be copied throws at the call. In a graph, every replay uses the captured arguments.
 #pragma once
 
+#include <ATen/DimVector.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/IListRef.h>
 #include <ATen/core/List.h>
@@ -83,6 +84,11 @@ struct Owned {
       "data, as the worker reads it after the call has returned; pass a copy that owns "
       "what a view or pointer refers to, or specialize at::openreg::OwnsItsData");
   using Vector = std::vector<T>;
+};
+// Sizes, of which there are few.
+template <>
+struct Owned<int64_t> {
+  using Vector = DimVector;
 };
 
 // hold() runs on the calling thread, release() on the worker.
@@ -279,7 +285,7 @@ Verdict observeArguments(const char* kernel, c10::Device device, const Function&
 template <c10::openreg::KernelName Name, typename Function, typename... Args>
 void enqueue(c10::Device device, Function function, const Args&... args) {
   const Verdict verdict = observeArguments(Name.text, device, function, args...);
-  launchMadeOp<Name>(device, [&] { return bindArguments(device, function, args...); }, verdict);
+  launchOp<Name>(device, MadeBy{[&] { return bindArguments(device, function, args...); }}, verdict);
 }
 
 // Throws unless all tensors are on the device or are CPU tensors of 0 dimensions. `operation` is

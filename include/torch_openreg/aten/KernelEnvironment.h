@@ -37,6 +37,10 @@ class OPENREG_EXPORT KernelEnvironment {
   // Errors: throws if the thread cannot have the settings; see Note [Settings at the call].
   void enter() const;
 
+  // Call on the launching thread after each launch of a kernel: see Note [Idle teams] in
+  // csrc/aten/cpu/OpenMpTeam.h. Not called in a forked child, because launches fail there.
+  static void noteLaunched();
+
   bool operator==(const KernelEnvironment&) const = default;
 
   // As two numbers, for the keys of tables.
@@ -55,13 +59,6 @@ class OPENREG_EXPORT KernelEnvironment {
   bool is_grad_enabled_ = false;  // some kernels save values for a backward only if it is
 };
 // docs: end
-
-// Call on the launching thread after each launch of a kernel: see Note [Idle teams] in
-// csrc/aten/cpu/OpenMpTeam.h. Not called in a forked child, because launches fail there.
-OPENREG_EXPORT void noteKernelLaunched();
-
-// Call on a thread that is about to run a backward pass: Note [Threads of backward passes].
-OPENREG_EXPORT void noteBackwardCalled();
 
 // During its lifetime, operators called on this thread run as in a CPU kernel: below autograd, and
 // without a second autocast.

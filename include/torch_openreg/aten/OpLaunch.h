@@ -15,8 +15,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/aten/KernelNames.h"
+#include "torch_openreg/aten/KernelWrapper.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/Launch.h"
 #include "torch_openreg/core/Observer.h"
@@ -24,6 +24,7 @@
 
 namespace at::openreg {
 
+using c10::openreg::MadeBy;
 using c10::openreg::Verdict;
 
 // Waits for the calling thread's current stream of the device: for operators that return a value to
@@ -38,108 +39,87 @@ OPENREG_EXPORT void waitForCurrentStream(c10::Device device, const char* operati
 OPENREG_EXPORT void checkNotCapturing(const c10::openreg::OpenRegStream& stream,
                                       const char* operation);
 
-namespace detail {
-
-// A kernel in the environment of its call.
+// The closure of an operator's kernel: describeKernel<WrappedKernel<Kernel>>(name) describes it.
 template <typename Kernel>
-struct InEnvironment {
+struct WrappedKernel {
   Kernel kernel;
-  KernelEnvironment environment;
+  [[no_unique_address]] KernelWrapper wrapper;
 
   decltype(auto) operator()() const {
-    environment.enter();
+    wrapper.enter();
     return kernel();
+  }
+  void describe(orActivityRecord* record) const
+    requires c10::openreg::Describing<Kernel>
+  {
+    kernel.describe(record);
+  }
+  size_t ownedBytes() const
+    requires c10::openreg::Owning<Kernel>
+  {
+    return kernel.ownedBytes();
   }
 };
 
-// A kernel with a description for traces.
-template <typename Kernel>
-struct Described {
-  Kernel kernel;
-  c10::openreg::WorkDescription description;
+namespace detail {
 
-  decltype(auto) operator()() const { return kernel(); }
-  void describe(orActivityRecord* record) const { description.describe(record); }
-};
-
-// Reports the launch of a kernel, which has been made, and returns the caller's environment for it.
-// `name` is what observers see.
-inline KernelEnvironment reportedEnvironment(const char* name) {
+// Reports the launch of a kernel, which has been made, and returns what surrounds it.
+inline KernelWrapper reportedWrapper(const char* name) {
   c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, name);
-  return KernelEnvironment::current();
-}
-
-// Enqueues the closure that `make()` returns on the current stream of `device`: all launches of
-// operators come here.
-template <typename Make>
-void launchMade(const orKernel& kernel, c10::Device device, const Make& make, Verdict verdict) {
-  c10::openreg::launchMadeKernel(kernel, c10::openreg::getCurrentOpenRegStream(device.index()),
-                                 make, verdict);
-  noteKernelLaunched();
-}
-
-// The same for a kernel that runs in the environment of its call.
-template <typename Make>
-void launchMadeOp(const orKernel& kernel, const char* name, c10::Device device, const Make& make,
-                  Verdict verdict) {
-  using Kernel = std::invoke_result_t<const Make&>;
-  launchMade(
-      kernel, device, [&] { return InEnvironment<Kernel>{make(), reportedEnvironment(name)}; },
-      verdict);
+  return KernelWrapper::current();
 }
 
 }  // namespace detail
 
-// The descriptor of a type of kernel. `name` is the kernel's, as made by kernelNameOf(), and must
-// live as long as the process.
-template <typename Kernel>
-constexpr orKernel describeOp(const char* name) {
-  return c10::openreg::describeKernel<detail::InEnvironment<Kernel>>(name);
-}
-
 // docs: launch-op
-// Enqueues the kernel that `make()` returns on the current stream of `device`, in the environment
-// of the calling thread. The kernel's name follows Note [Names of kernels]. `verdict` is what
-// observers have said of the kernel.
-template <c10::openreg::KernelName Operator, typename Make>
-void launchMadeOp(c10::Device device, const Make& make, Verdict verdict = Verdict::Run) {
-  static constexpr orKernel kDescribed =
-      describeOp<std::invoke_result_t<const Make&>>(kKernelName<Operator>.text);
-  detail::launchMadeOp(kDescribed, Operator.text, device, make, verdict);
+// Enqueues a kernel on the current stream of `device`, in the environment of the calling thread.
+// `described` is of the wrapped kernel. `verdict` is what observers have said of the kernel, and
+// `op` the name that they see, which is that of `described` if it is null.
+template <typename Kernel>
+void launchOp(const orKernel& described, c10::Device device, Kernel&& kernel,
+              Verdict verdict = Verdict::Run, const char* op = nullptr) {
+  const auto wrap = [&] {
+    return WrappedKernel<c10::openreg::ClosureOf<Kernel>>{
+        c10::openreg::detail::asClosure(std::forward<Kernel>(kernel)),
+        detail::reportedWrapper(op == nullptr ? described.name : op)};
+  };
+  c10::openreg::launchKernel(described, c10::openreg::getCurrentOpenRegStream(device.index()),
+                             MadeBy{wrap}, verdict);
+  KernelWrapper::noteLaunched();
 }
 
-// The same for a kernel that exists.
+// The same for an operator whose name is known at compile time: its kernel's name follows
+// Note [Names of kernels].
 template <c10::openreg::KernelName Operator, typename Kernel>
 void launchOp(c10::Device device, Kernel&& kernel, Verdict verdict = Verdict::Run) {
-  launchMadeOp<Operator>(device, c10::openreg::detail::returning(std::forward<Kernel>(kernel)),
-                         verdict);
+  using Wrapped = WrappedKernel<c10::openreg::ClosureOf<Kernel>>;
+  static constexpr orKernel kDescribed =
+      c10::openreg::describeKernel<Wrapped>(kKernelName<Operator>.text);
+  launchOp(kDescribed, device, std::forward<Kernel>(kernel), verdict, Operator.text);
 }
 // docs: end
 
-// The same for a copy or a fill, named by its description.
+// A copy or a fill, whose name and trace record are those of its description.
 template <typename Kernel>
-void launchWork(c10::Device device, const c10::openreg::WorkDescription& description,
-                Kernel&& kernel, Verdict verdict = Verdict::Run) {
-  using Closure = detail::Described<detail::InEnvironment<std::decay_t<Kernel>>>;
-  static constexpr auto kKernels = std::apply(
-      [](auto... names) { return std::array{c10::openreg::describeKernel<Closure>(names)...}; },
-      c10::openreg::WorkDescription::kNames);
-  detail::launchMade(
-      kKernels[description.nameIndex()], device,
-      [&] {
-        return Closure{
-            {std::forward<Kernel>(kernel), detail::reportedEnvironment(description.name())},
-            description};
-      },
-      verdict);
-}
+struct WorkKernel {
+  Kernel kernel;
+  c10::openreg::WorkDescription description;
 
-// The same for a type of kernel whose name is known only at run time: `described` is describeOp's.
+  void operator()() const { kernel(); }
+  void describe(orActivityRecord* record) const { description.describe(record); }
+};
 template <typename Kernel>
-void launchOp(const orKernel& described, c10::Device device, Kernel&& kernel,
-              Verdict verdict = Verdict::Run) {
-  detail::launchMadeOp(described, described.name, device,
-                       c10::openreg::detail::returning(std::forward<Kernel>(kernel)), verdict);
+WorkKernel(Kernel, c10::openreg::WorkDescription) -> WorkKernel<Kernel>;
+
+template <typename Kernel>
+void launchOp(c10::Device device, WorkKernel<Kernel> work, Verdict verdict = Verdict::Run) {
+  static constexpr auto kDescribed = std::apply(
+      [](auto... names) {
+        return std::array{
+            c10::openreg::describeKernel<WrappedKernel<WorkKernel<Kernel>>>(names)...};
+      },
+      c10::openreg::WorkDescription::kNames);
+  launchOp(kDescribed[work.description.nameIndex()], device, std::move(work), verdict);
 }
 
 }  // namespace at::openreg

@@ -14,8 +14,12 @@
 // What a closure may do: throw, or return a KernelError. The stream then fails, and the next
 // synchronizing call throws the exception with the kernel's name
 // (include/torch_openreg/core/Exception.h). A closure must not wait for its own stream and must not
-// take the GIL. If it has describe(orActivityRecord*), that function completes its trace record
-// (openreg/stream.h).
+// take the GIL.
+//
+// What a closure may tell, by functions of its own: describe(orActivityRecord*) completes its trace
+// record, and ownedBytes() returns how much memory it owns outside of the queue, such as a list of
+// a thousand tensors. A queue that is full holds the host back, and it is full by bytes, too; see
+// Note [Bounded queues] in openreg/stream.h.
 //
 // For every launch below:
 //   Threads  Any thread may launch, several at a time onto one stream. Launches of one thread onto
@@ -34,6 +38,7 @@
 #include <openreg/stream.h>
 #include <openreg/trace.h>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -88,84 +93,100 @@ void destroyClosure(void* closure) {
   static_cast<Fn*>(closure)->~Fn();
 }
 
-// Closures with describe(orActivityRecord*) add details to their trace records.
-template <typename Fn>
-concept Describable =
-    requires(const Fn& function, orActivityRecord* record) { function.describe(record); };
-
-template <typename Fn>
-constexpr orClosureDescribeFn describerOf() {
-  if constexpr (Describable<Fn>) {
-    return [](const void* closure, orActivityRecord* record) {
-      static_cast<const Fn*>(closure)->describe(record);
-    };
-  } else {
-    return nullptr;
-  }
-}
-
 }  // namespace detail
+
+// Closures that complete their trace records.
+template <typename Fn>
+concept Describing =
+    requires(const Fn& closure, orActivityRecord* record) { closure.describe(record); };
+
+// Closures that own memory outside of the queue.
+template <typename Fn>
+concept Owning = requires(const Fn& closure) {
+  { closure.ownedBytes() } -> std::same_as<size_t>;
+};
 
 // The runtime's descriptor for closures of one type. `name` must live as long as the process.
 template <typename Fn>
 constexpr orKernel describeKernel(const char* name) {
-  return {
+  orKernel described = {
       name,
       &detail::runClosure<Fn>,
       std::is_trivially_copyable_v<Fn> ? nullptr : &detail::moveClosure<Fn>,
       std::is_trivially_destructible_v<Fn> ? nullptr : &detail::destroyClosure<Fn>,
-      detail::describerOf<Fn>(),
   };
+  if constexpr (Describing<Fn>) {
+    described.describe = [](const void* closure, orActivityRecord* record) {
+      static_cast<const Fn*>(closure)->describe(record);
+    };
+  }
+  if constexpr (Owning<Fn>) {
+    described.owned_bytes = [](const void* closure) {
+      return static_cast<const Fn*>(closure)->ownedBytes();
+    };
+  }
+  return described;
 }
+
+// A closure that does not exist yet: a launch that is given this constructs the closure that
+// `make()` returns in its own frame, instead of moving one there. To be passed on in the expression
+// that makes it:
+//   launchKernel<"aten::add.out">(stream, MadeBy{[&] { return closureOf(arguments); }});
+template <typename Make>
+struct MadeBy {
+  const Make& make;
+};
+template <typename Make>
+MadeBy(const Make&) -> MadeBy<Make>;
 
 namespace detail {
 
 template <KernelName Name, typename Fn>
 inline constexpr orKernel kKernel = describeKernel<Fn>(Name.text);
 
-// A function that returns `closure`, moved if the caller gave it up. To be called once.
+// What a launch is given, as a closure: a copy of it, moved if the caller gave it up, or what it
+// makes.
 template <typename Closure>
-auto returning(Closure&& closure) {
-  return [&closure]() -> std::decay_t<Closure> { return std::forward<Closure>(closure); };
+std::decay_t<Closure> asClosure(Closure&& given) {
+  return std::forward<Closure>(given);
+}
+template <typename Make>
+auto asClosure(MadeBy<Make> given) {
+  return given.make();
 }
 
 }  // namespace detail
 
+// The type of the closure that a launch enqueues when it is given a `Closure`.
+template <typename Closure>
+using ClosureOf = decltype(detail::asClosure(std::declval<Closure>()));
+
 // docs: launch-kernel
-// Enqueues a call of the closure that `make()` returns. `kernel` describes its type. It and its
-// name must live until the call is done, and as long as the graph if the stream is capturing. The
-// closure is constructed in the frame of the launch, from where it moves into the queue, and is not
-// moved before. `verdict` is what observers have said of the kernel.
-template <typename Make>
-void launchMadeKernel(const orKernel& kernel, const OpenRegStream& stream, const Make& make,
-                      Verdict verdict = Verdict::Run) {
-  using Fn = std::invoke_result_t<const Make&>;
+// Enqueues a call of `closure`, which may be MadeBy a function. `kernel` describes its type. It and
+// its name must live until the call is done, and as long as the graph if the stream is capturing.
+// `verdict` is what observers have said of the kernel.
+template <typename Closure>
+void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Closure&& closure,
+                  Verdict verdict = Verdict::Run) {
+  using Fn = ClosureOf<Closure>;
   static_assert(std::is_nothrow_move_constructible_v<Fn>,
                 "a closure moves into the queue and must not throw there");
   static_assert(alignof(Fn) <= OPENREG_CLOSURE_ALIGNMENT, "the queue aligns closures less");
   alignas(Fn) std::byte storage[sizeof(Fn)];
-  Fn* closure = new (storage) Fn(make());
+  Fn* own = new (storage) Fn(detail::asClosure(std::forward<Closure>(closure)));
   const orError_t error = orLaunchKernel(&kernel, storage, sizeof(Fn), stream.stream(),
                                          verdict == Verdict::Skip ? orLaunchSkip : orLaunchDefault);
   if (C10_UNLIKELY(error != orSuccess)) {
-    closure->~Fn();
+    own->~Fn();
     throwLaunchError(error, kernel.name, {__func__, __FILE__, uint32_t(__LINE__)});
   }
 }
 
-// The same for a closure that exists: a call of `function`.
-template <typename Function>
-void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&& function,
-                  Verdict verdict = Verdict::Run) {
-  launchMadeKernel(kernel, stream, detail::returning(std::forward<Function>(function)), verdict);
-}
-
 // The same for a kernel whose name is known at compile time.
-template <KernelName Name, typename Function>
-void launchKernel(const OpenRegStream& stream, Function&& function,
-                  Verdict verdict = Verdict::Run) {
-  launchKernel(detail::kKernel<Name, std::decay_t<Function>>, stream,
-               std::forward<Function>(function), verdict);
+template <KernelName Name, typename Closure>
+void launchKernel(const OpenRegStream& stream, Closure&& closure, Verdict verdict = Verdict::Run) {
+  launchKernel(detail::kKernel<Name, ClosureOf<Closure>>, stream, std::forward<Closure>(closure),
+               verdict);
 }
 // docs: end
 

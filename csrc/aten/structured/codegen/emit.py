@@ -113,27 +113,24 @@ def operator_text(operator: Operator) -> str:
 def _enqueue(operator: Operator) -> list[str]:
     """The function that all forms call last: it enqueues the CPU kernel."""
     operands = [a for a in operator.inputs if a.passing.is_operand]
-    captured = [a for a in operator.inputs if not a.passing.is_operand]
-    captures = [a.passing.capture.format(a.name) for a in captured]
+    others = [a for a in operator.inputs if not a.passing.is_operand]
     kernel_parameters = [
         *(f"Tensor& {name}" for name in operator.outputs),
         *(f"const Tensor& {a.name}" for a in operands),
+        *_parameters(others),
     ]
     kernel_arguments = [
         *(a.passing.kernel.format(a.name) for a in operator.inputs),
         *operator.outputs,
     ]
     inputs = [a.name for a in operands]
-    others = [a.name for a in captured]
-    *capture_lines, lambda_start = _list("      [", captures, "](")
     mode = [f"      {operator.launch_mode});"] if operator.launch_mode else []
     return [
         *_list("void enqueue(", ["const Op& op", *_parameters(operator.inputs)], ") {"),
         *([f"  {operator.check}"] if operator.check else []),
         f'  launchStructured<"aten::{operator.overload}">(',
-        *_ties("      op, ", inputs, others),
-        *capture_lines,
-        *_list(lambda_start, kernel_parameters, ") {"),
+        *_ties("      op, ", inputs, [a.name for a in others]),
+        *_list("      [](", kernel_parameters, ") {"),
         *([f"        {operator.preparation}"] if operator.preparation else []),
         *_list(f"        at::cpu::{operator.cpu_function}(", kernel_arguments, ");"),
         *_without_conjugate(operator),

@@ -90,36 +90,32 @@ class Passing:
     """How an argument of one C++ type is passed. `{0}` stands for the argument's name."""
 
     is_operand: bool = False  # a tensor that the launch helper aliases
-    capture: str = "{0}"  # in the kernel's capture list
     kernel: str = "{0}"  # as an argument of the CPU kernel
     meta: str = "{0}"  # as an argument of the shape function
 
 
-BY_VALUE = Passing()
-COPIED = "{0} = {0}"  # drops the const of a reference, so that the closure can move it
+UNCHANGED = Passing()
 PASSING: dict[str, Passing] = {
-    "bool": BY_VALUE,
-    "double": BY_VALUE,
-    "int64_t": BY_VALUE,
-    "ScalarType": BY_VALUE,
-    "const Scalar&": Passing(capture=COPIED),
-    "std::optional<bool>": BY_VALUE,
-    "std::optional<double>": BY_VALUE,
-    "std::optional<int64_t>": BY_VALUE,
-    "std::optional<ScalarType>": BY_VALUE,
-    "const std::optional<Scalar>&": Passing(capture=COPIED, meta="scalarRef({0})"),
-    "c10::string_view": Passing(capture="{0} = std::string({0})"),
-    "std::optional<c10::string_view>": Passing(capture="{0} = ownedString({0})"),
-    "IntArrayRef": Passing(capture="{0} = DimVector({0})"),
-    "OptionalIntArrayRef": Passing(capture="{0} = ownedDims({0})", kernel="dimsRef({0})"),
+    "bool": UNCHANGED,
+    "double": UNCHANGED,
+    "int64_t": UNCHANGED,
+    "ScalarType": UNCHANGED,
+    "const Scalar&": UNCHANGED,
+    "std::optional<bool>": UNCHANGED,
+    "std::optional<double>": UNCHANGED,
+    "std::optional<int64_t>": UNCHANGED,
+    "std::optional<ScalarType>": UNCHANGED,
+    "const std::optional<Scalar>&": Passing(meta="scalarRef({0})"),
+    "c10::string_view": UNCHANGED,
+    "std::optional<c10::string_view>": UNCHANGED,
+    "IntArrayRef": UNCHANGED,
+    "OptionalIntArrayRef": UNCHANGED,
     "const Tensor&": Passing(is_operand=True),
     "const std::optional<Tensor>&": Passing(
         is_operand=True, kernel="optionalTensor({0})", meta="tensorRef({0})"
     ),
-    "const ITensorListRef&": Passing(capture="{0} = aliasAll({0})", kernel="tensorsOf({0})"),
-    "const c10::List<std::optional<Tensor>>&": Passing(
-        capture="{0} = aliasAll({0})", kernel="optionalTensorsOf({0})"
-    ),
+    "const ITensorListRef&": UNCHANGED,
+    "const c10::List<std::optional<Tensor>>&": UNCHANGED,
 }
 
 # Rewritten before use, by deviceIndices().
