@@ -122,9 +122,9 @@ GENERATED = ROOT / "build" / "generated"
 INCLUDE = ROOT / "include"
 PRECOMPILED = BUILD / "precompiled"
 JOINED = BUILD / "joined"
-# How many sources of one folder are compiled together: the compiler spends most of its time on
+# At most so many sources are compiled together: the compiler spends most of its time on
 # instantiations in torch's headers, for any source. OPENREG_JOIN=1 compiles each by itself.
-SOURCES_PER_OBJECT = int(os.environ.get("OPENREG_JOIN", "7"))
+SOURCES_PER_OBJECT = int(os.environ.get("OPENREG_JOIN", "10"))
 PRECOMPILED_HEADERS = {
     LIB_PACKAGE + "libtorch_openreg": "csrc/aten/Precompiled.h",
     "torch_openreg._C": "csrc/python/Precompiled.h",
@@ -141,24 +141,41 @@ BINDINGS = [file for file in BACKEND_AND_BINDINGS if Path(file).parent.name == "
 BACKEND = [file for file in BACKEND_AND_BINDINGS if file not in BINDINGS]
 
 
-def join_sources(files: list[str]) -> list[str]:
-    """Writes sources that include several of the backend's, of one folder each; returns these.
+def room_of(source: Path) -> tuple[str, ...]:
+    """Returns the folder whose sources may be compiled with a source, as its parts.
 
-    Others stay as they are: those of the runtime are quick to compile, generated ones are large.
+    That is a folder of csrc, csrc/aten or csrc/extras, or of the runtime's src. The bindings of all
+    extras are one. The tables of autocast are with the collectives, as both need all of ATen.
     """
-    folders: dict[Path, list[Path]] = {}
+    parts = source.parent.parts
+    if parts[0] == "third_party":
+        return parts
+    if parts[1] == "extras":
+        room = "distributed" if parts[2] == "autocast" else parts[2]
+        return (*parts[:2], "python") if parts[-1] == "python" else (*parts[:2], room)
+    return parts[:3]
+
+
+def join_sources(files: list[str]) -> list[str]:
+    """Writes sources that include several others, of one room each; returns these.
+
+    Small rooms beside each other are one. Generated sources, which are large, stay as they are.
+    """
+    rooms: dict[tuple[str, ...], list[Path]] = {}
+    joined = [file for file in files if SOURCES_PER_OBJECT == 1 or file.startswith("build")]
     for file in map(Path, files):
-        folders.setdefault(file.parent, []).append(file)
-    joined = []
-    for folder, members in folders.items():
-        count = -(-len(members) // SOURCES_PER_OBJECT)
-        if folder.parts[0] != "csrc" or count == len(members):
-            joined += [str(file) for file in members]
-            continue
+        if str(file) not in joined:
+            rooms.setdefault(room_of(file), []).append(file)
+    for room, members in list(rooms.items()):
+        if room[0] == "csrc" and len(members) < SOURCES_PER_OBJECT // 2:
+            rooms.setdefault((*room[:-1], "small"), []).extend(rooms.pop(room))
+    for room, members in rooms.items():
+        # The compiler takes twice as long for bindings.
+        weight = 2 if "python" in room else 1
+        count = min(len(members), len(members) * weight // SOURCES_PER_OBJECT + 1)
         for index in range(count):
             part = members[index * len(members) // count : (index + 1) * len(members) // count]
-            name = "_".join(folder.parts[-2:])
-            target = JOINED / f"{name}_{index}.cpp"
+            target = JOINED / f"{'_'.join(room[-2:])}_{index}.cpp"
             text = "".join(f'#include "{os.path.relpath(file, JOINED)}"\n' for file in part)
             # An unchanged file keeps its time, and its object.
             if not target.is_file() or target.read_text() != text:

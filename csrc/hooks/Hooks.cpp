@@ -60,7 +60,7 @@ struct HooksRegistration {
       at::RegisterPrivateUse1HooksInterface(new OpenRegHooksInterface());
     }
   }
-} registration;
+} hooks_registration;
 
 }  // namespace
 

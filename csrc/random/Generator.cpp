@@ -27,6 +27,49 @@ namespace at::openreg {
 using c10::openreg::Lock;
 using c10::openreg::OpenRegStream;
 
+// Not in the unnamed namespace, as GeneratorState::Current has members of these types.
+
+// The position of an engine in the sequence of its seed.
+struct Position {
+  static Position startOf(uint64_t seed) { return {at::mt19937(seed).data(), 0}; }
+
+  at::mt19937_data_pod numbers;
+  int64_t offset;
+};
+
+// States that programs have read, by their seeds and offsets, so that setting one of them again
+// costs little.
+class KnownPositions {
+ public:
+  void add(uint64_t seed, const Position& position) {
+    const auto [place, is_new] = positions_.try_emplace({seed, position.offset}, position);
+    if (!is_new) {
+      return;
+    }
+    order_.push_back(place);
+    if (order_.size() > kMaxCount) {
+      positions_.erase(order_.front());
+      order_.pop_front();
+    }
+  }
+
+  // The nearest one that is not after the offset.
+  Position before(uint64_t seed, int64_t offset) const {
+    const auto after = positions_.upper_bound({seed, offset});
+    if (after == positions_.begin() || std::prev(after)->first.first != seed) {
+      return Position::startOf(seed);
+    }
+    return std::prev(after)->second;
+  }
+
+ private:
+  static constexpr size_t kMaxCount = 256;  // 650 KB
+
+  using Positions = std::map<std::pair<uint64_t, int64_t>, Position>;
+  Positions positions_;
+  std::deque<Positions::iterator> order_;  // the oldest one first
+};
+
 namespace {
 
 at::CPUGeneratorImpl* implOf(const Generator& engine) {
@@ -47,12 +90,6 @@ void checkNotCapturing(c10::Device device, const char* function) {
               " cannot be read or set while the current stream captures: the kernels of a graph "
               "read the state when the graph is replayed");
 }
-
-// The position of an engine in the sequence of its seed.
-struct Position {
-  at::mt19937_data_pod numbers;
-  int64_t offset;
-};
 
 constexpr int64_t kBlock = at::MERSENNE_STATE_N;  // numbers that the algorithm makes at once
 
@@ -87,8 +124,6 @@ std::optional<int64_t> findOffset(Position known, const at::mt19937_data_pod& wa
   return std::nullopt;
 }
 
-Position startOf(uint64_t seed) { return {at::mt19937(seed).data(), 0}; }
-
 // The state at an offset that is not before a known one.
 Position advance(Position known, int64_t offset) {
   if (offset == known.offset) {
@@ -103,39 +138,6 @@ Position advance(Position known, int64_t offset) {
   known.numbers.left_ = static_cast<int>(kBlock + 1 - taken);
   return {known.numbers, offset};
 }
-
-// States that programs have read, by their seeds and offsets, so that setting one of them again
-// costs little.
-class KnownPositions {
- public:
-  void add(uint64_t seed, const Position& position) {
-    const auto [place, is_new] = positions_.try_emplace({seed, position.offset}, position);
-    if (!is_new) {
-      return;
-    }
-    order_.push_back(place);
-    if (order_.size() > kMaxCount) {
-      positions_.erase(order_.front());
-      order_.pop_front();
-    }
-  }
-
-  // The nearest one that is not after the offset.
-  Position before(uint64_t seed, int64_t offset) const {
-    const auto after = positions_.upper_bound({seed, offset});
-    if (after == positions_.begin() || std::prev(after)->first.first != seed) {
-      return startOf(seed);
-    }
-    return std::prev(after)->second;
-  }
-
- private:
-  static constexpr size_t kMaxCount = 256;  // 650 KB
-
-  using Positions = std::map<std::pair<uint64_t, int64_t>, Position>;
-  Positions positions_;
-  std::deque<Positions::iterator> order_;  // the oldest one first
-};
 
 // Note [States of CUDA's size]
 // CUDA's generators are counters, and the state of one is its seed and its offset: 16 bytes, which
@@ -238,7 +240,7 @@ std::pair<uint64_t, uint64_t> GeneratorState::readOffset(bool keeps_normals) {
   const Lock lock(current_->mutex);
   const uint64_t seed = impl->current_seed();
   const bool is_current = current_->engine.unsafeGetGeneratorImpl() == impl;
-  const Position start = is_current && current_->known ? *current_->known : startOf(seed);
+  const Position start = is_current && current_->known ? *current_->known : Position::startOf(seed);
   Position present{impl->engine().data(), 0};
   const auto offset = findOffset(start, present.numbers);
   TORCH_CHECK(offset.has_value(), "The offset of the generator of ", device_,

@@ -54,7 +54,7 @@ struct MetadataRegistration {
                                             &loadMetadata);
     }
   }
-} registration;
+} metadata_registration;
 // docs: end
 
 }  // namespace
