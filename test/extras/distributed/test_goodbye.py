@@ -21,8 +21,8 @@ from extras.distributed.ranks import NAME, Ranks, device_of
 from torch.distributed import DistBackendError
 from torch.distributed.distributed_c10d import _get_default_group
 
-import torch_openreg.distributed
 from torch_openreg import _C
+from torch_openreg.extras import distributed
 
 pytestmark = pytest.mark.sample(0.05)
 
@@ -395,7 +395,7 @@ def destroy_without_an_operation(rank, size, folder):
         dist.destroy_process_group()
         signals.say("destroyed")
         return True
-    create = torch_openreg.distributed._create_gloo
+    create = distributed._create_gloo
 
     def create_late(*args):
         gloo = create(*args)

@@ -199,7 +199,7 @@ assert "torch._inductor.codegen.cpp" not in sys.modules
             "_loading",
             "_torch_release",
         }
-        needed |= {"_settings", "_version", "dynamo", "extras", "openreg"}
+        needed |= {"_settings", "_version", "distributed", "dynamo", "extras", "openreg"}
         needed |= set() if DEVICE_TYPE == "cuda" else {"backends"}
         self.assertEqual(set(output.stdout.split()) - needed, set())
 

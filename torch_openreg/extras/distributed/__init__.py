@@ -56,6 +56,7 @@ def register(module: ModuleType) -> None:
         module: The module ``torch.openreg``, which gets the module ``nccl``.
     """
     add_module(module, nccl, is_public=True)
+    importlib.import_module("torch_openreg.distributed")  # so that it is an attribute
     if DEVICE_TYPE == "cuda":
         return  # torch.cuda's part registers it as "nccl"
     provide()
