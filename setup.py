@@ -432,6 +432,13 @@ class Package(build_py):
             name for name in self.packages if extra_of(name.replace(".", "/")) not in MISSING_EXTRAS
         ]
 
+    def run(self) -> None:
+        # An earlier build with other extras has left theirs, and what is there is installed.
+        for extra in MISSING_EXTRAS:
+            folder = Path(self.build_lib, "torch_openreg", "extras", extra)
+            shutil.rmtree(folder, ignore_errors=True)
+        super().run()
+
 
 def backend_extension(
     name: str, files: list[str], compile_args: tuple[str, ...] = (), **options: Any

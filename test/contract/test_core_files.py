@@ -31,13 +31,19 @@ program = {"__file__": "setup.py"}
 exec(compile(Path("setup.py").read_text(), "setup.py", "exec"), program)
 Path("package", "lib").mkdir(parents=True)
 program["complete_package"](Path("package"))
-distribution = setuptools.Distribution()
+distribution = setuptools.Distribution({"script_name": "setup.py"})
 distribution.parse_config_files()
 package = built["cmdclass"]["build_py"](distribution)
 package.ensure_finalized()
+stale = Path(package.build_lib, "torch_openreg", "extras", "graph", "graphs.py")
+stale.parent.mkdir(parents=True)
+stale.write_text("")
+package.run()
 print(json.dumps({
     "sources": [file for one in built["ext_modules"] for file in one.sources],
     "packages": package.packages,
+    "installs_what_was_left": stale.exists(),
+    "modules": [str(path) for path in Path(package.build_lib).rglob("*.py")],
     "headers": [str(path) for path in Path("package", "include").rglob("*.h")],
 }))
 """
@@ -67,6 +73,10 @@ class TestBuildWithoutExtras(OpenRegTestCase):
         packages = {name.replace(".", "/") for name in self.build["packages"]}
         of_modules = {one for one in packages if any((ROOT / one).glob("*.py*"))}
         self.assertEqual(of_modules - {"torch-stubs"}, folders)  # has a file of another kind
+
+    def test_it_installs_nothing_that_an_earlier_build_has_left(self):
+        self.assertFalse(self.build["installs_what_was_left"])
+        self.assertIn("build/lib/torch_openreg/extras/_absent.py", self.build["modules"])
 
     def test_it_installs_the_public_headers_of_the_list(self):
         public = ("include/", "third_party/openreg_runtime/include/")
