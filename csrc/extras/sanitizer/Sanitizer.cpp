@@ -529,7 +529,8 @@ class Sanitizer final : public Observer {
     std::vector<std::shared_ptr<LaunchTrace>> ended;  // destroyed without the lock
     {
       const Lock lock(mutex_);
-      std::erase_if(traces_, [&](std::shared_ptr<LaunchTrace>& trace) {
+      std::vector<std::shared_ptr<LaunchTrace>> kept;
+      for (std::shared_ptr<LaunchTrace>& trace : traces_) {
         // Before its results are taken: the launch ends, or its graph, after they are stored.
         const bool is_last = trace.use_count() == 1;
         for (const LaunchTrace::Result& result : trace->take()) {
@@ -538,10 +539,10 @@ class Sanitizer final : public Observer {
         }
         if (is_last) {
           dropTrace(state_, *trace);
-          ended.push_back(std::move(trace));
         }
-        return is_last;
-      });
+        (is_last ? ended : kept).push_back(std::move(trace));
+      }
+      traces_ = std::move(kept);
       noteTraces();
     }
     report(findings);
