@@ -90,6 +90,17 @@ class TestKernels(TritonTestCase):
         self.assertEqual(kernel.asm["so"][:4], b"\x7fELF")
         self.assertEqual(kernel.name, "add_kernel")
 
+    def test_asm_says_that_it_has_no_code_of_gpus(self):
+        x = torch.ones(100, device=DEVICE_TYPE)
+        _, kernel = add(x, x)
+        for form in ("ptx", "cubin", "ttgir", "llir", "sass"):
+            with self.assertRaisesRegex(
+                KeyError, f"{form}: .* compiled by way of C.., and has cpp"
+            ):
+                kernel.asm[form]
+        with self.assertRaisesRegex(KeyError, "Unknown key: 'other'"):
+            kernel.asm["other"]
+
     def test_kernel_is_bound_once(self):
         x = torch.ones(16, device=DEVICE_TYPE)
         _, kernel = add(x, x)
@@ -271,6 +282,23 @@ class TestProcesses(TritonTestCase):
             "    process.start(); process.join(); assert process.exitcode == 0\n"
         )
         run_program(child)
+
+    def test_autotune_can_take_the_first_configuration(self):
+        body = """
+import torch, triton
+from common import DEVICE_TYPE
+from extras.triton.kernels import add_kernel
+
+configs = [triton.Config({"BLOCK": size}) for size in (64, 256, 32)]
+tuned = triton.autotune(configs, key=["n"])(add_kernel)
+x = torch.ones(100, device=DEVICE_TYPE)
+for n in (100, 50):
+    tuned[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, x, torch.empty_like(x), n)
+    assert tuned.best_config is configs[0], tuned.best_config
+print(sum(len(caches[0]) for caches in add_kernel.device_caches.values()), "compiled")
+"""
+        settings = {"OPENREG_TRITON_AUTOTUNE": "first"}
+        self.assertEqual(run_program(program(body), settings).stdout, "1 compiled\n")
 
     def test_checks_can_be_turned_off(self):
         body = ADD + (

@@ -40,6 +40,12 @@ def whole(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
+def of_one_column(x_ptr, out_ptr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N)[:, None])
+    tl.store(out_ptr + tl.arange(0, 1), tl.sum(x, 0))
+
+
+@triton.jit
 def of_three_dimensions(x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr):
     a, b, c = tl.arange(0, A), tl.arange(0, B), tl.arange(0, C)
     x = tl.load(x_ptr + a[:, None, None] * B * C + b[None, :, None] * C + c[None, None, :])
@@ -219,6 +225,11 @@ class TestReductions(TestCase):
         out = torch.empty(3)
         launch(whole, (1,), x, out, 8, 16)
         self.assertEqual(out.tolist(), [x.sum().item(), x.max().item(), x.sum().item()])
+
+    def test_of_one_column(self):
+        x, out = torch.arange(8.0), torch.zeros(1)
+        launch(of_one_column, (1,), x, out, N=8)
+        self.assertEqual(out.item(), 28)
 
     def test_of_three_dimensions(self):
         x = values(torch.float32, 2, 4, 32)
