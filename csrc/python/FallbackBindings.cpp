@@ -66,8 +66,10 @@ void bindFallback(pybind11::module_& m) {
   m.def("_copied_result_count", &copiedResultCount);
   m.def("_fallback_memory", [] {
     const PlanCount count = countPlans();
-    return std::map<std::string, size_t>{
-        {"plans", count.plans}, {"words", count.words}, {"calls", keptCallCount()}};
+    return std::map<std::string, size_t>{{"plans", count.plans},
+                                         {"words", count.words},
+                                         {"made", count.made},
+                                         {"calls", keptCallCount()}};
   });
   // docs: end
   m.def("_dtypes_to_widen", [] {

@@ -17,8 +17,8 @@ _MODES = ("silent", "warn", "error")
 def fallback_stats(*, synchronous_only: bool = False) -> dict[str, int]:
     """Returns how often each operator fell back in this process, such as {"aten::foo": 3}.
 
-    The first call with arguments of given sizes and dtypes makes the host wait; calls that repeat
-    it run on the stream, unless the metadata of the results depends on data.
+    Calls run on the stream, unless the metadata of their results depends on data; a first call
+    with arguments of given sizes and dtypes makes the host wait if they cannot be predicted.
 
     Args:
         synchronous_only: Whether to count only the calls that made the host wait.

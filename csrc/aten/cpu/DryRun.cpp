@@ -90,6 +90,11 @@ class Dummies {
     TensorImpl* impl = made.unsafeGetTensorImpl();
     impl->set_storage_keep_dtype(memoryLike(operand.storage(), operand.scalar_type()));
     impl->set_sizes_and_strides(operand.sizes(), operand.strides(), operand.storage_offset());
+    impl->_set_conj(operand.is_conj());
+    impl->_set_neg(operand.is_neg());
+    if (operand.unsafeGetTensorImpl()->is_wrapped_number()) {
+      impl->set_wrapped_number(true);
+    }
     return made;
   }
 

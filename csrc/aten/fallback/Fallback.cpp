@@ -17,6 +17,7 @@
 #include "csrc/aten/fallback/FallbackOperator.h"
 #include "csrc/aten/fallback/HostCall.h"
 #include "csrc/aten/fallback/PlanStore.h"
+#include "csrc/aten/fallback/Prediction.h"
 #include "csrc/aten/fallback/StreamCall.h"
 #include "csrc/aten/fallback/Verification.h"
 #include "csrc/aten/refusals/Refusals.h"
@@ -32,6 +33,12 @@ namespace {
 constexpr const char* kFirstCall =
     ", whose first call with such arguments runs on the host: make it once before the capture";
 constexpr const char* kHostCall = ", which runs on the host";
+
+void warn(const std::vector<c10::Warning>& warnings) {
+  for (const c10::Warning& warning : warnings) {
+    c10::warn(warning);
+  }
+}
 
 // The dispatch key of the corresponding CPU kernel.
 c10::DispatchKey cpuKey(c10::DispatchKeySet keys) {
@@ -57,9 +64,6 @@ void resizeArguments(c10::ArrayRef<const Tensor*> tensors,
 // Errors: c10::OutOfMemoryError; the arguments are then unchanged.
 void callOnStream(BoxedCall& call, std::shared_ptr<const CallPlan> plan, torch::jit::Stack* stack) {
   resizeArguments(call.deviceTensors(), plan->resizes);
-  for (const c10::Warning& warning : plan->warnings) {
-    c10::warn(warning);
-  }
   call.replaceGenerators([&](const std::optional<Generator>& generator) {
     return engineForLaunch(generator, call.device().index());
   });
@@ -102,13 +106,24 @@ void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const c10::DeviceGuard guard(call.device());
   const CallSignature* signature = call.signature();
   auto plan = signature != nullptr ? findPlan(*signature) : nullptr;
-  if (plan != nullptr && plan->kind == CallPlan::Kind::OnStream) {
+  if (plan != nullptr && plan->kind == CallPlan::Kind::OnStream && plan->isValid()) {
     known.countAsynchronousCall();
+    warn(plan->warnings);
     callOnStream(call, std::move(plan), stack);
     return;
   }
+  if (signature != nullptr && plan == nullptr) {
+    Prediction predicted = predictPlan(call);
+    if (predicted.plan != nullptr) {
+      keepPlan(*signature, predicted.plan);
+      known.countAsynchronousCall();
+      warn(predicted.warnings);
+      callOnStream(call, std::move(predicted.plan), stack);
+      return;
+    }
+  }
   const bool is_learning =
-      signature != nullptr && (plan == nullptr || plan->kind == CallPlan::Kind::WarnedOnce);
+      signature != nullptr && (plan == nullptr || plan->kind != CallPlan::Kind::OnHost);
   if (const auto stream = c10::openreg::getCurrentOpenRegStream(call.device().index());
       stream.isCapturing()) {
     checkNotCapturing(stream, (known.name() + (is_learning ? kFirstCall : kHostCall)).c_str());

@@ -1,8 +1,8 @@
 // The boxed fallback, which runs operators that have no kernel of their own on this device.
 //
-// It calls the CPU's kernel with CPU tensors that alias device memory. The first call with
-// arguments of given sizes and types runs on the calling thread, after the stream's work; calls
-// that repeat it run on the stream. See Note [Calls that repeat] in CallPlan.h. Correct for every
+// It calls the CPU's kernel with CPU tensors that alias device memory: on the stream, if the
+// metadata of the results can be predicted or are known from an earlier call (Note [Calls that
+// repeat] in CallPlan.h), else on the calling thread, after the stream's work. Correct for every
 // operator that has a CPU kernel. Calls are counted, and those that make the host wait can warn or
 // fail.
 #pragma once

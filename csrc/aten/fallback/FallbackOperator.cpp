@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "build/generated/facts/DynamicShape.h"
+#include "build/generated/facts/NeedsData.h"
 #include "build/generated/facts/SizedBy.h"
 #include "build/generated/facts/SizesFromNumbers.h"
 #include "build/generated/facts/SparseProduct.h"
@@ -100,6 +101,17 @@ bool isPredictableOperator(const c10::OperatorHandle& op, const std::string& nam
          !facts::kDynamicShape.contains(name);
 }
 
+// A CPU kernel that draws numbers and is not given a generator draws from the program's.
+bool takesDummies(const c10::OperatorHandle& op, const std::string& name, bool draws_numbers) {
+  return (draws_numbers || !op.hasTag(at::Tag::nondeterministic_seeded)) &&
+         !facts::kNeedsData.contains(name);
+}
+
+bool hasMetaKernel(const c10::OperatorHandle& op) {
+  return compositionOf(op, /*is_strided=*/true).has_value() ||
+         op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+}
+
 }  // namespace
 
 std::map<std::string, FallbackCount> fallbackStats() {
@@ -126,6 +138,9 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op)
       cuda_kernel_(op),
       draws_numbers_(std::any_of(op.schema().arguments().begin(), op.schema().arguments().end(),
                                  &isGenerator)),
+      takes_dummies_(at::openreg::takesDummies(op, name_, draws_numbers_)),
+      has_meta_kernel_(hasMetaKernel(op)),
+      other_metadata_(facts::kOtherMetadata.find(name_)),
       counts_with_numbers_(facts::kSizesFromNumbers.contains(name_)),
       widened_dtypes_(at::openreg::dtypesToWiden(name_)),
       refusals_(c10::openreg::servesCuda() ? refusalsOf(name_) : Refusals{}),
@@ -149,6 +164,16 @@ bool FallbackOperator::canPlan(const c10::FunctionSchema& schema,
   return isPredictable(schema, arguments) &&
          (data_checks_ == nullptr ||
           !checksData(*data_checks_, schema, arguments, /*on_cuda=*/false));
+}
+
+bool FallbackOperator::isDescribedByMeta(c10::ArrayRef<const Tensor*> tensors) const {
+  if (other_metadata_ == nullptr) {
+    return has_meta_kernel_;
+  }
+  return has_meta_kernel_ && other_metadata_->choice == facts::OtherMetadata::Dtypes &&
+         std::none_of(tensors.begin(), tensors.end(), [](const Tensor* tensor) {
+           return tensor->defined() && c10::isReducedFloatingType(tensor->scalar_type());
+         });
 }
 
 bool FallbackOperator::waitsOnCuda(const c10::FunctionSchema& schema,

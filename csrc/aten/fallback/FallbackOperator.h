@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "build/generated/facts/DataChecks.h"
+#include "build/generated/facts/OtherMetadata.h"
 #include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/fallback/FallbackMode.h"
 #include "csrc/aten/fallback/MixedDevices.h"
@@ -68,6 +69,13 @@ class FallbackOperator {
   // Whether the operator takes a random number generator.
   bool drawsNumbers() const { return draws_numbers_; }
 
+  // Whether the CPU kernel may run on other tensors than those of a call; see Note [Predicted
+  // plans].
+  bool takesDummies() const { return takes_dummies_; }
+
+  // Whether the operator's Meta kernel describes the results of a call with these tensors.
+  bool isDescribedByMeta(c10::ArrayRef<const Tensor*> tensors) const;
+
   // Whether result sizes depend on floating-point numbers, such as the end of a range, and not only
   // on integers.
   bool countsWithNumbers() const { return counts_with_numbers_; }
@@ -113,6 +121,10 @@ class FallbackOperator {
   const c10::openreg::facts::Choice<c10::openreg::facts::DataChecks>* const data_checks_;
   const CudaKernel cuda_kernel_;
   const bool draws_numbers_;
+  const bool takes_dummies_;
+  const bool has_meta_kernel_;
+  const c10::openreg::facts::Choice<c10::openreg::facts::OtherMetadata>* const
+      other_metadata_;  // null if there is none
   const bool counts_with_numbers_;
   const WidenedDtypes widened_dtypes_;
   const Refusals refusals_;  // none with the device type openreg

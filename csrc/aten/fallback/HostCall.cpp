@@ -63,19 +63,32 @@ void HostCall::run() {
 
 std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
   takeArguments();
+  std::vector<c10::Warning> warnings;
   {
     WarningRecorder recorder(WarningRecorder::Mode::Forward);
     callCpuKernel();
-    plan_->warnings = recorder.take();
+    warnings = recorder.take();
   }
+  const std::shared_ptr<CallPlan> plan = planOfResults();
   takeOverResizes();
   replaceResults();
-  if (!can_be_planned_) {
-    plan_->kind = CallPlan::Kind::OnHost;
-  } else if (!plan_->warnings.empty() && !has_warned_before) {
-    plan_->kind = CallPlan::Kind::WarnedOnce;
+  plan->warnings = std::move(warnings);
+  if (plan->kind == CallPlan::Kind::OnStream && !plan->warnings.empty() && !has_warned_before) {
+    plan->kind = CallPlan::Kind::WarnedOnce;
   }
-  return plan_;
+  return plan;
+}
+
+std::shared_ptr<CallPlan> HostCall::planOfResults() const {
+  std::vector<Tensor> originals;
+  std::vector<Tensor> aliases;
+  for (const auto& [original, alias] : aliases_) {
+    originals.push_back(original);
+    aliases.push_back(alias);
+  }
+  const c10::ArrayRef<c10::IValue> results(*stack_);
+  return planOf(originals, aliases, results.slice(results.size() - schema_.returns().size()),
+                c10::DeviceType::CPU);
 }
 
 // Waits for the arguments, and replaces them by what the CPU kernel takes.
@@ -199,6 +212,9 @@ void HostCall::callCpuKernel() {
 
 // See Note [Errors of data in a call on the host].
 bool HostCall::acceptsDummies() const {
+  if (!known_.takesDummies()) {
+    return false;
+  }
   std::vector<const Tensor*> tensors;
   for (const Tensor& operand : operands_) {
     if (operand.defined() && !isPlain(operand)) {
@@ -239,18 +255,12 @@ void HostCall::failOnStream(std::exception_ptr exception) const {
 void HostCall::takeOverResize(size_t index) {
   const auto& [original, alias] = aliases_[index];
   if (!isPlain(original)) {
-    can_be_planned_ = false;
     assembleInto(original, alias, deviceComponents(alias));
     return;
   }
   const bool has_moved = alias.storage().data() != addressSeenByKernels(original);
   if (!has_moved && alias.sizes() == original.sizes() && alias.strides() == original.strides()) {
     return;
-  }
-  if (original.numel() == 0) {
-    plan_->resizes.push_back({index, DimVector(alias.sizes()), DimVector(alias.strides())});
-  } else {
-    can_be_planned_ = false;
   }
   if (has_moved) {
     c10::openreg::resizeStorage(original.storage(), alias.storage().nbytes());
@@ -293,38 +303,20 @@ void HostCall::replaceResults() {
   for (size_t i = stack_->size() - schema_.returns().size(); i < stack_->size(); ++i) {
     c10::IValue& value = (*stack_)[i];
     if (value.isTensor()) {
-      plan_->results.push_back({.is_list = false, .tensors = {}});
-      value = resultOf(value.toTensor());
+      value = deviceTensor(value.toTensor());
     } else if (value.isTensorList()) {
-      plan_->results.push_back({.is_list = true, .tensors = {}});
       std::vector<Tensor> tensors = value.toTensorVector();
       for (Tensor& tensor : tensors) {
-        tensor = resultOf(tensor);
+        tensor = deviceTensor(tensor);
       }
       value = c10::List<Tensor>(tensors);
-    } else {
-      can_be_planned_ = false;
     }
   }
-}
-
-// Converts a tensor that the kernel returned to an openreg tensor, and plans it.
-Tensor HostCall::resultOf(const Tensor& result) {
-  if (const auto place = alias_places_.find(result.unsafeGetTensorImpl())) {
-    plan(PlannedTensor::argument(*place));
-    return aliases_[*place].first;
-  }
-  Tensor found = deviceTensor(result);
-  plan(!found.defined()                     ? PlannedTensor::undefined()
-       : isOpenReg(found) && isPlain(found) ? PlannedTensor::likeNew(found)
-                                            : PlannedTensor());
-  return found;
 }
 
 // The openreg tensor for a CPU tensor: an argument, a view of one, or a new tensor.
 Tensor HostCall::deviceTensor(const Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cpu()) {
-    can_be_planned_ = can_be_planned_ && !tensor.defined();
     return tensor;
   }
   if (const auto place = alias_places_.find(tensor.unsafeGetTensorImpl())) {
@@ -334,11 +326,9 @@ Tensor HostCall::deviceTensor(const Tensor& tensor) {
     TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() != kMkldnn, known_.name(),
                                 ": its result has layout ", tensor.layout(),
                                 ", which devices of type ", kDeviceType, " do not support");
-    can_be_planned_ = false;
     return assemble(tensor, deviceComponents(tensor));
   }
   if (const auto place = alias_storages_.find(identityOf(tensor.storage()))) {
-    can_be_planned_ = false;
     return viewOf(aliases_[*place].first, tensor);
   }
   return moveToDevice(tensor);

@@ -52,15 +52,14 @@ class HostCall {
   void callCpuKernel();
   bool acceptsDummies() const;
   [[noreturn]] void failOnStream(std::exception_ptr exception) const;
+  std::shared_ptr<CallPlan> planOfResults() const;
   void takeOverResizes();
   void takeOverResize(size_t index);
   void replaceResults();
-  Tensor resultOf(const Tensor& result);
   Tensor deviceTensor(const Tensor& tensor);
   std::vector<Tensor> deviceComponents(const Tensor& tensor);
   void copyMemory(const Tensor& to, const Tensor& from) const;
   Tensor moveToDevice(const Tensor& result) const;
-  void plan(PlannedTensor tensor) { plan_->results.back().tensors.push_back(std::move(tensor)); }
 
   BoxedCall& call_;
   FallbackOperator& known_ = call_.known();
@@ -78,8 +77,6 @@ class HostCall {
   // The same for the aliases after the kernel has run, because it may have changed their storages.
   FirstPlaces<const TensorImpl*> alias_places_;
   FirstPlaces<const void*> alias_storages_;
-  std::shared_ptr<CallPlan> plan_ = std::make_shared<CallPlan>();
-  bool can_be_planned_ = true;
 };
 
 }  // namespace at::openreg

@@ -61,22 +61,34 @@ class Store {
       const c10::openreg::SharedLock lock(mutex_);
       const auto young = young_.find(signature);
       if (young != young_.end()) {
-        return valid(young->second);
+        return young->second;
       }
       const auto old = old_.find(signature);
       if (old == old_.end()) {
         return nullptr;
       }
-      found = valid(old->second);
+      found = old->second;
     }
-    if (found != nullptr) {
-      keep(signature, found);
-    }
+    const c10::openreg::ExclusiveLock lock(mutex_);
+    insert(signature, found);
     return found;
   }
 
   void keep(const CallSignature& signature, Plan plan) {
     const c10::openreg::ExclusiveLock lock(mutex_);
+    ++made_;
+    insert(signature, std::move(plan));
+  }
+
+  PlanCount count() {
+    const c10::openreg::SharedLock lock(mutex_);
+    return {.plans = young_.size() + old_.size(), .words = words_ + old_words_, .made = made_};
+  }
+
+ private:
+  using Generation = std::unordered_map<KeptSignature, Plan, Hash, Equal>;
+
+  void insert(const CallSignature& signature, Plan plan) OPENREG_REQUIRES(mutex_) {
     words_ += sizeOf(signature, *plan);
     young_.insert_or_assign(KeptSignature(signature), std::move(plan));
     for (int i = 0; i < kFreedPerPlan && !leaving_.empty(); ++i) {
@@ -88,24 +100,13 @@ class Store {
     }
   }
 
-  PlanCount count() {
-    const c10::openreg::SharedLock lock(mutex_);
-    return {.plans = young_.size() + old_.size(), .words = words_ + old_words_};
-  }
-
- private:
-  using Generation = std::unordered_map<KeptSignature, Plan, Hash, Equal>;
-
-  static Plan valid(const Plan& plan) {
-    return plan->is_refuted.load(std::memory_order_relaxed) ? nullptr : plan;
-  }
-
   c10::openreg::SharedMutex mutex_;
   Generation young_ OPENREG_GUARDED_BY(mutex_);
   Generation old_ OPENREG_GUARDED_BY(mutex_);
   Generation leaving_ OPENREG_GUARDED_BY(mutex_);  // no look-up finds them
   size_t words_ OPENREG_GUARDED_BY(mutex_) = 0;    // of young_
   size_t old_words_ OPENREG_GUARDED_BY(mutex_) = 0;
+  size_t made_ OPENREG_GUARDED_BY(mutex_) = 0;
 };
 
 Store& store() {

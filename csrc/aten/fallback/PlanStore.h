@@ -18,15 +18,17 @@ namespace at::openreg {
 // hold at most 2 * kMaxPlans plans, whose signatures and results take at most 2 * kMaxWords words.
 // Dropped plans are freed a few at a time, with each new plan: freeing all of them takes 50 ms.
 
-// The plan for a signature; null if there is none, or if it has been refuted.
+// The plan for a signature, which may have been refuted; null if there is none.
 // Threads: any thread may call both functions.
 std::shared_ptr<const CallPlan> findPlan(const CallSignature& signature);
 void keepPlan(const CallSignature& signature, std::shared_ptr<const CallPlan> plan);
 
-// The number of plans, and of the words of their signatures and results.
+// The number of plans, and of the words of their signatures and results; and how many plans were
+// made since the start.
 struct PlanCount {
   size_t plans;
   size_t words;
+  size_t made;
 };
 OPENREG_EXPORT PlanCount countPlans();
 

@@ -406,6 +406,22 @@ class TestMemory(GraphTestCase):
         with self.assertRaisesRegex(RuntimeError, r"float32 \[2, 2\]"):
             graph.replay()
 
+    # Small operands and large ones, whose results are described in different ways.
+    @parametrize("size", [4, 40_000])
+    def test_a_capture_may_have_first_calls_of_the_fallback(self, size):
+        x = torch.arange(float(size), device=DEVICE_TYPE)
+        index = torch.tensor([size - 1, 1], device=DEVICE_TYPE)
+        y = torch.empty(0, device=DEVICE_TYPE)
+        graph = torch.openreg.Graph()
+        with torch.openreg.graph(graph):
+            x.add_(1)
+            rolled = torch.roll(x, 1)
+            torch.index_select(x, 0, index, out=y)
+        for number in (1, 2):
+            graph.replay()
+            self.assertEqual(rolled[:2].tolist(), [size - 1 + number, number])
+            self.assertEqual(y.tolist(), [size - 1 + number, 1 + number])
+
     def test_a_capture_may_take_memory_from_the_device(self):
         x = tensor(1.0)
         graph = torch.openreg.Graph()
@@ -532,7 +548,10 @@ class TestUnsafeCalls(GraphTestCase):
             "aten::copy_ (host to device)",
         ),
         "new tensor": (lambda x: torch.tensor([1.0], device=DEVICE_TYPE), "aten::copy_"),
-        "first call": (lambda x: x.view(2, 2).histc(7, -3, 3), "make it once before the capture"),
+        "first call": (
+            lambda x: torch.repeat_interleave(x.long(), output_size=10),
+            "make it once before the capture",
+        ),
         "synchronize": (lambda x: torch.openreg.synchronize(), "orDeviceSynchronize"),
         "stream synchronize": (
             lambda x: torch.openreg.current_stream().synchronize(),
