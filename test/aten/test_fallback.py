@@ -794,7 +794,8 @@ class TestCallsOnTheStream(FallbackTestCase):
             gate.open()
         for actual in results:
             self.assert_bit_equal(actual, call(*inputs))
-            self.assertEqual(actual.stride(), call(*inputs).stride())
+            if DEVICE_TYPE != "cuda":  # which has other operators of attention
+                self.assertEqual(actual.stride(), call(*inputs).stride())
 
     def assert_repeated_calls_equal_the_cpus(self, call):
         expected = call("cpu")
