@@ -20,7 +20,7 @@ from torch_openreg.openreg._utils import DEVICE_TYPE
 from torch_openreg.openreg.devices import _exchange_device, _maybe_exchange_device
 from torch_openreg.openreg.streams import _set_stream_by_id
 
-__all__ = ["EmulatedCudaInterface", "OpenRegInterface", "register_indices"]
+__all__ = ["EmulatedCudaInterface", "OpenRegInterface", "TritonCudaInterface", "register_indices"]
 
 
 class OpenRegInterface(DeviceInterface):
@@ -99,11 +99,26 @@ class EmulatedCudaInterface(CudaInterface):
         raise RuntimeError("torch.compile: expected real CUDA for Triton, got emulated CUDA")
 
 
-def register_indices() -> None:
+class TritonCudaInterface(EmulatedCudaInterface):
+    """The same, where Inductor makes kernels in Triton."""
+
+    @staticmethod
+    def is_triton_capable(device: Any = None) -> bool:
+        """Whether kernels of Triton run."""
+        return True
+
+    @staticmethod
+    def raise_if_triton_unavailable(device: Any = None) -> None:
+        """Does nothing: Triton was found when the device type was registered."""
+
+
+def register_indices(compiles_triton: bool = False) -> None:
     """Registers the interface for the device type, and for each device by its name."""
     # Dynamo registers its own interfaces at the first query, and would overwrite this one.
     get_registered_device_interfaces()
-    interface = EmulatedCudaInterface if DEVICE_TYPE == "cuda" else OpenRegInterface
+    interface: type[DeviceInterface] = OpenRegInterface
+    if DEVICE_TYPE == "cuda":
+        interface = TritonCudaInterface if compiles_triton else EmulatedCudaInterface
     for name in (DEVICE_TYPE, *(f"{DEVICE_TYPE}:{i}" for i in range(openreg.device_count()))):
         register_interface_for_device(name, interface)
 

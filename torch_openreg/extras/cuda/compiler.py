@@ -1,7 +1,8 @@
 """``torch.compile``: Inductor's own kernels in Triton are not chosen.
 
 Triton itself runs kernels of programs, by ``triton_openreg``. torch is told that it cannot be used,
-so that it chooses this package's wrapper and pass for CUDA instead.
+so that this package's wrapper and pass for CUDA are chosen, unless OPENREG_INDUCTOR=triton asks for
+torch's own kernels in Triton.
 """
 
 import functools
@@ -9,13 +10,16 @@ import sys
 from typing import Any
 
 from torch_openreg._imports import after_import
+from torch_openreg.extras import has
+from torch_openreg.openreg._utils import _setting
 
 __all__ = ["install"]
 
 
 def install() -> None:
-    """Has torch find no use for Triton."""
-    after_import("torch.utils._triton", _disable_triton)
+    """Has torch find no use for Triton, unless Inductor is to make kernels in it."""
+    if not has("triton") or _setting("OPENREG_INDUCTOR") != "triton":
+        after_import("torch.utils._triton", _disable_triton)
 
 
 @functools.cache

@@ -9,12 +9,15 @@ not affect programs that compile for the CPU: a pass then raises an error for gr
 tensors only.
 """
 
+import importlib
+import importlib.util
 from types import ModuleType
 
 import torch
 
 from torch_openreg.dynamo import _inductor
-from torch_openreg.openreg._utils import DEVICE_TYPE
+from torch_openreg.extras import explain, has
+from torch_openreg.openreg._utils import DEVICE_TYPE, _setting
 
 __all__ = ["register"]
 
@@ -29,13 +32,41 @@ def register(module: ModuleType) -> None:
 
 
 def _register_with_inductor() -> None:
-    try:
-        from torch_openreg.extras.inductor import _backend
-    except (ImportError, AttributeError) as error:
-        from torch_openreg.dynamo import _refusal
+    from torch_openreg.dynamo import _refusal
 
+    try:
+        name = "_triton_backend" if _makes_triton() else "_backend"
+        backend = importlib.import_module(f"{__name__}.{name}")
+    except (ImportError, AttributeError) as error:
         _refusal.refuse(
             f"Inductor of torch {torch.__version__} does not support {DEVICE_TYPE}: {error}"
         )
+    except ValueError as error:
+        _refusal.refuse(str(error))
     else:
-        _backend.register()
+        backend.register()
+
+
+def _makes_triton() -> bool:
+    """Whether Inductor makes kernels in Triton: OPENREG_INDUCTOR=triton.
+
+    Raises:
+        ValueError: It is set where that is not possible.
+    """
+    if _setting("OPENREG_INDUCTOR") != "triton":
+        return False
+    if not has("triton"):
+        raise ValueError(explain("OPENREG_INDUCTOR=triton", "triton"))
+    if DEVICE_TYPE != "cuda":
+        raise ValueError(
+            "OPENREG_INDUCTOR=triton: expected the device type cuda, for which Inductor has such "
+            f"code, got {DEVICE_TYPE}; set OPENREG_DEVICE_TYPE=cuda, too"
+        )
+    if importlib.util.find_spec("triton") is not None:
+        from triton_openreg.driver import OpenRegDriver
+
+        if OpenRegDriver.is_active():
+            return True
+    raise ValueError(
+        "OPENREG_INDUCTOR=triton: expected Triton to be installed, and to use torch_openreg"
+    )

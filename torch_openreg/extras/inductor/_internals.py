@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 from torch._inductor import compile_fx, config, cudagraph_utils, ir
+from torch._inductor import utils as inductor_utils
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import AotCodeCompiler, CodeCacheFuture, LambdaFuture
 from torch._inductor.codegen.common import (
@@ -21,6 +22,7 @@ from torch._inductor.codegen.common import (
 )
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
+from torch._inductor.codegen.cuda_combined_scheduling import CUDACombinedScheduling
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.cudagraph_utils import CUDAGraphPolicy

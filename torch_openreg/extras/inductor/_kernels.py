@@ -1,6 +1,7 @@
 """Kernels that Inductor generates for the CPU, bound so that a stream's worker calls them.
 
-Generated wrappers import :func:`define_kernel` and :data:`empty_strided`, and nothing else of us.
+Generated wrappers import :func:`define_kernel` and :data:`empty_strided`, and nothing else of us;
+those for kernels in Triton import :func:`empty_strided_here`.
 """
 
 import re
@@ -20,11 +21,20 @@ __all__ = [
     "Kernel",
     "define_kernel",
     "empty_strided",
+    "empty_strided_here",
     "headers_text",
     "parameters_of",
 ]
 
 empty_strided = _C._inductor_empty_strided()
+
+
+def empty_strided_here(
+    size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """Allocates a tensor on the current device."""
+    return empty_strided(size, stride, dtype, _C._get_device())
+
 
 # What generated code has in common with the library.
 _INCLUDE = Path(torch_openreg.__file__).parent / "include" / "torch_openreg"

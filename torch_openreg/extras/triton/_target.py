@@ -9,7 +9,7 @@ from typing import Any
 from torch._inductor.runtime import triton_heuristics
 
 from torch_openreg.extras.triton._programs import runs_here
-from torch_openreg.openreg._utils import DEVICE_TYPE
+from torch_openreg.openreg._utils import DEVICE_TYPE, _setting
 
 
 def _choose() -> None:
@@ -25,6 +25,13 @@ def _choose() -> None:
         return (ours if backend == DEVICE_TYPE else before)(backend, arch, warp_size)
 
     heuristics.GPUTarget = target
+    if _setting("OPENREG_TRITON_AUTOTUNE") == "first":
+        every = heuristics.unique_configs
+
+        def first(configs: list[Any]) -> list[Any]:
+            return list(every(configs)[:1])
+
+        heuristics.unique_configs = first
 
 
 if runs_here():
