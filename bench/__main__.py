@@ -27,6 +27,7 @@ from bench import (
     streams,
     system_calls,
     training,
+    triton,
 )
 from bench.measure import FULL, QUICK, Benchmark, Ratios, UnmeasurableError, in_child
 
@@ -45,6 +46,7 @@ _TOPICS = (
     compile,
     profiler,
     sanitizer,
+    triton,
     growth,
     imports,
     system_calls,
