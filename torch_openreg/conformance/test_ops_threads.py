@@ -80,7 +80,7 @@ class ThreadedCall(CallSequence):
             if text is not None:
                 return f"in a thread, with {arguments}: {text}", frozenset()
         waited = target().waits()
-        # The first call of a kind waits, in each thread if they are at it together.
+        # A first call of a kind may wait, in each thread if they are at it together.
         return None, frozenset(name for name, count in waited.items() if count > _THREADS)
 
 

@@ -16,7 +16,7 @@
 
 #include "csrc/aten/fallback/CallPlan.h"
 #include "csrc/aten/fallback/CallValues.h"
-#include "csrc/aten/fallback/FinishedCalls.h"
+#include "csrc/aten/launch/FinishedCalls.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/Macros.h"
 

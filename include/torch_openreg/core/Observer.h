@@ -5,8 +5,8 @@
 // Note [What orders work]
 // Order is reported where a program asks for it by CUDA's contract: in the guard, the bindings and
 // the operators that give the host a value. Waits that the backend adds for reasons of its own,
-// such as the first call of a fallback or the allocator's look at an event, are not reported, since
-// no program may rely on them.
+// such as a call of the fallback on the calling thread or the allocator's look at an event, are not
+// reported, since no program may rely on them.
 //
 // Of every event below:
 //   Threads  Any thread may report, except the worker of a stream.
@@ -18,7 +18,7 @@
 //            not throw.
 //   Verdict  The functions for accesses say whether the work is to run. Work that is skipped keeps
 //            its place in the order of the stream, and writes nothing; so do its replays if it is
-//            captured. What the calling thread computes, such as the first call of a fallback, runs
+//            captured. What the calling thread computes, such as those calls of the fallback, runs
 //            in any case.
 // Without an observer, a report costs one relaxed load.
 #pragma once

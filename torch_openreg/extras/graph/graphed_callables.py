@@ -183,7 +183,7 @@ def make_graphed_callables(
         sample_args: The arguments to capture with, tensors only; a tuple of such for a tuple of
             callables. They must require gradients where later ones do.
         num_warmup_iters: How often to run each callable before the capture. At least 1, since
-            operators of the fallback need a first call.
+            some operators of the fallback need a first call.
         allow_unused_input: Whether inputs may be without influence on the outputs.
         pool: The memory pool to share with other graphs; None for a new one.
 

@@ -5,8 +5,8 @@ Note [Graphs of compiled functions]
     implementation supports only CUDA; this policy replaces the function of a compiled graph on this
     device type.
 
-    The first call with given sizes runs without a graph: operators of the fallback need it. The
-    second is captured, and it and all further ones replay. A capture reads and writes fixed
+    The first call with given sizes runs without a graph: some operators of the fallback need it.
+    The second is captured, and it and all further ones replay. A capture reads and writes fixed
     addresses. Parameters are read where they are, and a capture is for these addresses; other
     inputs are copied into tensors of the capture. Results are copied out of it after the replay, so
     they stay valid. Between two replays a capture holds nothing that anybody needs, so all captures
