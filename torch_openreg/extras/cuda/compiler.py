@@ -18,21 +18,25 @@ __all__ = ["install"]
 
 def install() -> None:
     """Has torch find no use for Triton, unless Inductor is to make kernels in it."""
-    if not has("triton") or _setting("OPENREG_INDUCTOR") != "triton":
-        after_import("torch.utils._triton", _disable_triton)
+    after_import("torch.utils._triton", _replace_has_triton)
 
 
-@functools.cache
-def _has_triton(*, include_cpu: bool = False) -> bool:
-    """Whether Triton has kernels for a device other than ours: since torch 2.15, for the CPU."""
+def _replace_has_triton() -> None:
     triton: Any = sys.modules["torch.utils._triton"]
-    return include_cpu and bool(triton.has_triton_cpu_backend())
+    replaced = triton.has_triton
 
+    @functools.cache
+    def has_triton(*, include_cpu: bool = False) -> bool:
+        """Whether Triton has kernels for a device other than ours: since torch 2.15, for the CPU.
 
-def _disable_triton() -> None:
-    triton: Any = sys.modules["torch.utils._triton"]
-    replaced, triton.has_triton = triton.has_triton, _has_triton
+        Reads the setting when torch asks, since the first reading ends the time to set others.
+        """
+        if has("triton") and _setting("OPENREG_INDUCTOR") == "triton":
+            return bool(replaced(include_cpu=True) if include_cpu else replaced())
+        return include_cpu and bool(triton.has_triton_cpu_backend())
+
+    triton.has_triton = has_triton
     # Modules that were imported before this one have the function by its name.
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get("has_triton") is replaced:
-            module.has_triton = _has_triton  # type: ignore[attr-defined]
+            module.has_triton = has_triton  # type: ignore[attr-defined]
