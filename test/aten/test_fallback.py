@@ -1219,6 +1219,7 @@ class TestOtherMetadata(FallbackTestCase):
         return {
             "_batch_norm_with_update": lambda op: op(low, *[low[0, :, 0, 0]] * 4, 0.1, 1e-5),
             "_embedding_bag": lambda op: op(x.view(-1, 5), index, index),
+            "_embedding_bag_forward_only": lambda op: op(x.view(-1, 5), index, index),
             "_fft_c2r": lambda op: op(frequencies, [2], 0, 12),
             "_fft_r2c": lambda op: op(x[0], [0, 1, 2], 0, True),
             "_native_batch_norm_legit": lambda op: op(x, *[three] * 4, False, 0.1, 1e-5),
@@ -1233,6 +1234,7 @@ class TestOtherMetadata(FallbackTestCase):
             "multilabel_margin_loss_forward": lambda op: op(square[0], target, 0),
             "native_batch_norm": lambda op: op(x, *[three] * 4, False, 0.1, 1e-5),
             "native_layer_norm": lambda op: op(low, [5], *[low[0, 0, 0]] * 2, 1e-5),
+            "nonzero_static": lambda op: op(square, size=3),
             "ormqr.out": lambda op: op(square, square[0], square, out=square.new_empty(0)),
         }
 

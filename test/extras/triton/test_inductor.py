@@ -3,8 +3,11 @@
 import tempfile
 import textwrap
 
+import pytest
 from common import run_program, run_tests
 from extras.triton.kernels import TritonTestCase, cache_folder, needs_triton
+
+pytestmark = pytest.mark.sample(0.2)
 
 SETTINGS = {
     "OPENREG_DEVICE_TYPE": "cuda",
