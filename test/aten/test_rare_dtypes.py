@@ -9,6 +9,7 @@ import itertools
 import re
 import warnings
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -22,6 +23,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_openreg import _C
+
+pytestmark = pytest.mark.sample(0.3)
 
 DTYPES = [
     "uint16",

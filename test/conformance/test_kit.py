@@ -31,7 +31,7 @@ from torch_openreg.conformance.chapters import CHAPTERS, chapter_of
 from torch_openreg.conformance.report import Result, terminal_lines, to_html
 from torch_openreg.conformance.target import MissingError, Target
 
-pytestmark = pytest.mark.sample(0.03)
+pytestmark = pytest.mark.sample(0.02)
 
 _FOLDER = Path(__file__).resolve().parent
 _DOCS = _FOLDER.parents[1] / "docs"

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 import torch
 import torch.nn.functional as F
 from common import (
@@ -17,6 +18,8 @@ from common import (
 )
 
 from torch_openreg.conformance.late_errors import LATE_ERRORS, is_late_on_cuda
+
+pytestmark = pytest.mark.sample(0.5)
 
 
 def _name_of_module(kind):

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from common import run_children
 from torch.testing._internal.common_utils import (
     TestCase,
@@ -18,6 +19,8 @@ from torch.testing._internal.common_utils import (
 )
 
 import openreg_bringup
+
+pytestmark = pytest.mark.sample(0.5)
 
 # A package with a device, which torch finds by its entry point: it has no kernels, and counters
 # that say what a program has told them.

@@ -7,6 +7,7 @@ which threads and destructors meet differs.
 import os
 import tempfile
 
+import pytest
 from common import (
     DEVICE_TYPE,
     TestCase,
@@ -16,6 +17,8 @@ from common import (
     run_tests,
 )
 from extras.distributed.ranks import BACKEND
+
+pytestmark = pytest.mark.sample(0.5)
 
 REPEATS = 10 if os.environ.get("OPENREG_TEST_FULL") else 1
 

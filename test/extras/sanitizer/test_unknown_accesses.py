@@ -1,11 +1,14 @@
 """Accesses of which a kernel does not say whether they read or write."""
 
+import pytest
 import torch
 from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests
 from extras.sanitizer.programs import Stream, _module, device, stream
 from interfaces import extension
 
 from torch_openreg.extras.sanitizer import sanitizer as checker
+
+pytestmark = pytest.mark.sample(0.5)
 
 _READ, _UNKNOWN = 0, 3  # of RangeAccess
 
