@@ -35,7 +35,7 @@ ELSEWHERE = {
         *("color/test_hsv.py", "filters/test_gaussian.py", "metrics/test_accuracy.py"),
         *("metrics/test_loss.py", "test_layerwise_gradient_scaler.py", "test_nn.py"),
         *("test_tensor_creation_ops.py", "test_torch.py", "test_transformers.py"),
-        *("test_matmul_cuda.py", "test_unary_ufuncs.py"),
+        *("test_matmul_cuda.py", "test_nestedtensor.py", "test_unary_ufuncs.py"),
     ),
     "docs/from_pytorch_openreg.md": (
         *("allocator.md", "ci.md", "compiler.md", "docs/source/accelerator"),
