@@ -19,8 +19,12 @@ seeds from 0. A test fails with the first schedule under which it fails, and nam
 under that one alone with ``--openreg-schedule=7``, which takes a list, too. Before each schedule,
 free memory is filled, so that no schedule finds the results of the one before.
 
-If none of the tests has launched work, the sanitizer or the schedules have checked nothing, and the
-run fails, unless ``--openreg-allow-unchecked`` is given.
+``pytest --openreg-cuda --openreg-dry-run=h100`` runs the tests without their kernels on large
+tensors, on devices with the memory of this GPU; the last lines of the run have the peak of each
+test that has a budget, and the largest of all.
+
+If none of the tests has launched work, the sanitizer, the schedules or the dry run have checked
+nothing, and the run fails, unless ``--openreg-allow-unchecked`` is given.
 
 Offers:
 
@@ -29,7 +33,9 @@ Offers:
   the test; findings that the test clears do not fail it;
 - the marker ``needs_real_cuda``, which skips a test on the emulated device;
 - the marker ``openreg_sanitizer(allow=["race"], expect="lifetime")``: kinds that a test may have,
-  and one that it must have.
+  and one that it must have;
+- the marker ``gpu_memory(at_most="20GiB")``: a test that takes more memory of a device fails, in a
+  dry run and in any other.
 """
 
 from __future__ import annotations
@@ -82,6 +88,9 @@ _SANITIZER_MARKER = (
     "openreg_sanitizer(allow, expect): with --openreg-sanitizer, kinds of findings that the test "
     "may have, and one that it must have"
 )
+_BUDGET_MARKER = (
+    "gpu_memory(at_most): the test fails if it takes more memory of a device, such as '20GiB'"
+)
 # Found by default; a program that provokes a "capture" finding has an error in any case.
 _KINDS = ("race", "lifetime", "host", "graph-input")
 _CHOICES = (*_KINDS, "capture", "uninitialized")
@@ -127,6 +136,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SCHEDULES",
         help="run each test under these schedules, such as lazy,7",
     )
+    group.addoption(
+        "--openreg-dry-run",
+        type=str.lower,
+        metavar="GPU",
+        help="skip kernels on large tensors, with the memory of this GPU, such as h100",
+    )
     parser.addini("openreg_cuda", text, type="bool", default=False)
     parser.addini(
         "openreg_sanitizer", "as --openreg-sanitizer without kinds", type="bool", default=False
@@ -163,6 +178,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         )
     # Workers of pytest-xdist and the processes that tests start inherit it.
     os.environ[_VARIABLE] = "cuda"
+    if (gpu := getattr(early_config.known_args_namespace, "openreg_dry_run", None)) is not None:
+        os.environ["OPENREG_DRY_RUN"] = "1"
+        os.environ["OPENREG_DRY_RUN_GPU"] = gpu
+        # Of each process at its end, between the texts of tests.
+        os.environ["OPENREG_DRY_RUN_SUMMARY"] = "0"
     _offer_tools()
 
 
@@ -205,6 +225,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(_forget_stderr)
     config.addinivalue_line("markers", _MARKER)
     config.addinivalue_line("markers", _SANITIZER_MARKER)
+    config.addinivalue_line("markers", _BUDGET_MARKER)
+    config.pluginmanager.register(_Budgets(), "openreg-budgets")
     config.pluginmanager.register(_LateErrors(), "openreg-late-errors")
     config.pluginmanager.register(_DeviceAsserts(), "openreg-device-asserts")
     path = config.getoption("--openreg-sanitizer-report")
@@ -218,6 +240,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(
             _Sanitizer(config, kinds, None if _is_worker(config) else path), "openreg-sanitizer"
         )
+    if config.getoption("--openreg-dry-run") is not None:
+        if not _is_asked_for(config):
+            raise pytest.UsageError("--openreg-dry-run: expected --openreg-cuda as well")
+        config.pluginmanager.register(_DryRun(config), "openreg-dry-run")
     if schedules := _schedules_of(config):
         config.pluginmanager.register(_Schedules(config, schedules), "openreg-schedules")
 
@@ -630,6 +656,113 @@ class _Schedules(_Tool):
             f"{self._tests} tests ran under {count} schedule{'' if count == 1 else 's'}, "
             f"{self._checked} of them launched work"
         )
+
+
+class _Budgets:
+    """Fails tests that take more memory of a device than their marker ``gpu_memory`` allows."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        marker = item.get_closest_marker("gpu_memory")
+        if marker is None or (memory := _memory_module()) is None:
+            return (yield)
+        limit = _budget(marker)
+        _begin_peak(memory)
+        result = yield
+        for device in range(memory.device_count()):
+            reserved = memory.max_memory_reserved(device)
+            if reserved > limit:
+                allocated = memory.max_memory_allocated(device)
+                pytest.fail(
+                    f"expected at most {_size(limit)} of GPU memory, got {_size(reserved)} "
+                    f"reserved, {_size(allocated)} allocated, on device {device}",
+                    pytrace=False,
+                )
+        return result
+
+
+class _DryRun(_Tool):
+    """Notes the peak of each test of a dry run."""
+
+    _NAME = "dry run"
+    _ATTRIBUTE = "openreg_dry_run"
+
+    def __init__(self, config: pytest.Config) -> None:
+        super().__init__(config)
+        self._noted = pytest.StashKey[dict[str, Any]]()
+        self._peaks: list[tuple[int, str]] = []
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        if self._no_device_text is not None or (memory := _memory_module()) is None:
+            return (yield)
+        from torch_openreg import _C
+
+        _begin_peak(memory)
+        _C._take_has_launched()
+        try:
+            return (yield)
+        finally:
+            item.stash[self._noted] = {
+                "launches": int(_C._take_has_launched()),
+                "test": item.nodeid,
+                "peak": max(map(memory.max_memory_reserved, range(memory.device_count()))),
+            }
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.when == "call" and self._noted in item.stash:
+            setattr(report, self._ATTRIBUTE, item.stash[self._noted])
+        return report
+
+    def _take_note(self, noted: dict[str, Any]) -> None:
+        self._peaks.append((noted["peak"], noted["test"]))
+
+    def _summary(self) -> Iterator[str]:
+        gpu = self._config.getoption("--openreg-dry-run")
+        yield f"{self._tests} tests ran dry for {gpu}, {self._checked} of them launched work"
+        for peak, test in sorted(self._peaks, reverse=True)[:5]:
+            yield f"{_size(peak)} reserved by {test}"
+
+
+def _memory_module() -> Any:
+    """The module with the statistics of the devices' memory; None if there is no device."""
+    torch = sys.modules.get("torch")
+    for name in ("cuda", "openreg"):
+        module = getattr(torch, name, None)
+        if module is not None and module.is_available():
+            return module
+    return None
+
+
+def _begin_peak(memory: Any) -> None:
+    """Has the peaks of memory be those of what follows, and of tensors that are alive."""
+    gc.collect()
+    memory.empty_cache()
+    for device in range(memory.device_count()):
+        memory.reset_peak_memory_stats(device)
+
+
+def _budget(marker: pytest.Mark) -> int:
+    """The bytes of a marker ``gpu_memory``.
+
+    Raises:
+        pytest.UsageError: it has none.
+    """
+    text = str(marker.kwargs.get("at_most", ""))
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT])iB", text)
+    if found is None or marker.args or set(marker.kwargs) != {"at_most"}:
+        raise pytest.UsageError(
+            f"gpu_memory: expected at_most with a size such as '20GiB', got {marker}"
+        )
+    return int(float(found[1]) * 1024 ** (" KMGT".index(found[2])))
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.2f} MiB"
 
 
 def _is_worker(config: pytest.Config) -> bool:

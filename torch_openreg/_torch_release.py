@@ -13,6 +13,7 @@ __all__ = [
     "HAS_ACCELERATOR_RANDOM",
     "HAS_CAPTURABLE_WHILE_COMPILING",
     "HAS_CHOLESKY",
+    "HAS_CUBLAS_WORKSPACES",
     "HAS_DYNAMIC_COLLECTION",
     "HAS_GRAPH_HOOKS",
     "HAS_INDUCTOR_INIT",
@@ -85,5 +86,8 @@ HAS_CAPTURABLE_WHILE_COMPILING = TORCH_RELEASE >= (2, 15)
 
 # 2.15: captures of optimizers without the option capturable are refused on all accelerators.
 HAS_OPTIMIZER_CHECK = TORCH_RELEASE >= (2, 15)
+
+# 2.15: the caching allocator has no workspaces of cuBLAS, which makes its own.
+HAS_CUBLAS_WORKSPACES = TORCH_RELEASE < (2, 15)
 
 # docs: end

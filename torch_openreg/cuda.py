@@ -53,6 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
     if not options.program:
         parser.error("expected a script, -m and a module, or -c and code")
+    if options.gpu is not None and ":" in options.gpu:
+        options.gpu, options.devices = options.gpu.split(":", 1)
+    for option in ("gpu", "report", "picture", "timing", "beyond", "world-size", "rank"):
+        if getattr(options, option.replace("-", "_")) is not None and options.dry_run is None:
+            parser.error(f"--{option}: expected --dry-run with it")
+    if options.rank is not None and options.world_size is None:
+        parser.error("--rank: expected --world-size with it")
     if os.environ.get("OPENREG_DEVICE_TYPE") != "cuda":  # otherwise, it is this package's option
         try:
             build.check_machine()
@@ -65,6 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("--devices", "OPENREG_DEVICE_COUNT", options.devices),
         ("--memory", "OPENREG_DEVICE_MEMORY", options.memory),
         ("--sanitizer", "OPENREG_SANITIZER", options.sanitizer),
+        ("--dry-run", "OPENREG_DRY_RUN", options.dry_run),
+        ("--gpu", "OPENREG_DRY_RUN_GPU", options.gpu),
+        ("--report", "OPENREG_DRY_RUN_REPORT", options.report),
+        ("--picture", "OPENREG_DRY_RUN_PICTURE", options.picture),
+        ("--timing", "OPENREG_DRY_RUN_TIMING", options.timing),
+        ("--beyond", "OPENREG_DRY_RUN_BEYOND", options.beyond),
+        ("--world-size", "OPENREG_DRY_RUN_WORLD_SIZE", options.world_size),
+        ("--rank", "OPENREG_DRY_RUN_RANK", options.rank),
     ):
         if value is not None:
             os.environ[variable] = value
@@ -99,6 +114,41 @@ def _parser() -> argparse.ArgumentParser:
         const="1",
         help="find races between streams, as OPENREG_SANITIZER=1 does",
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_const",
+        const="1",
+        help="skip kernels on large tensors, and report whether the program fits the GPU",
+    )
+    parser.add_argument(
+        "--gpu",
+        metavar="NAME[:N]",
+        type=str.lower,
+        help="of a dry run: the GPU whose memory the devices have, such as h100, and their number",
+    )
+    parser.add_argument(
+        "--report", metavar="FILE", help="of a dry run: also write the report to a file, as JSON"
+    )
+    parser.add_argument(
+        "--picture", metavar="FILE", help="of a dry run: also draw memory over time, as SVG"
+    )
+    parser.add_argument(
+        "--timing",
+        metavar="WHEN",
+        help="of a dry run: when memory that other streams use comes back, early or late",
+    )
+    parser.add_argument(
+        "--beyond",
+        action="store_const",
+        const="1",
+        help="of a dry run: go on beyond the GPU's memory, and report how much it takes",
+    )
+    parser.add_argument(
+        "--world-size",
+        metavar="W",
+        help="of a dry run: the number of ranks, of which one runs and the others are absent",
+    )
+    parser.add_argument("--rank", metavar="R", help="of a dry run: the rank that runs (default: 0)")
     parser.add_argument(
         "--version",
         action="version",

@@ -43,6 +43,8 @@ bool isTooLarge(const Block& block, const BlockRequest& request) {
          block.size >= request.rounded + AcceleratorAllocatorConfig::max_non_split_rounding_size();
 }
 
+}  // namespace
+
 size_t segmentSize(size_t size) {
   if (size <= kSmallSize) {
     return kSmallSegment;
@@ -52,8 +54,6 @@ size_t segmentSize(size_t size) {
   }
   return roundUp(size, kRoundLarge);
 }
-
-}  // namespace
 
 size_t roundedBlockSize(size_t size) {
   if (size <= kRounding) {

@@ -37,6 +37,9 @@ namespace c10::openreg {
 // The size of the block for an allocation of `size` bytes.
 size_t roundedBlockSize(size_t size);
 
+// The size of the segment that is reserved for a block of a rounded size.
+size_t segmentSize(size_t size);
+
 struct BlockRequest {
   size_t size;     // as requested
   size_t rounded;  // of the block

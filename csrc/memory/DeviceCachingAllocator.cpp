@@ -40,7 +40,8 @@ Block* DeviceCachingAllocator::allocate(size_t size, const OpenRegStream& stream
   if (block == nullptr) {
     throwOutOfMemory(request);
   }
-  observe(&Observer::memoryAllocation, block->address, size, stream, block->pool->id());
+  observe(&Observer::memoryAllocation, block->address, size, block->size, stream,
+          block->pool->id());
   if (isPoisonOn()) {
     try {
       fillOnStream(*block);
@@ -271,11 +272,12 @@ void DeviceCachingAllocator::throwOutOfMemory(const BlockRequest& request) {
       module, ".memory_summary(), and max_split_size_mb in PYTORCH_ALLOC_CONF.");
   const std::string unallocated = format_size(reserved - allocated);
   if (servesCuda()) {
-    // As CUDA's allocator words it; the advice is ours.
+    // As CUDA's allocator words it, which names the segment that it failed to reserve; the advice
+    // is ours.
     TORCH_CHECK_WITH(
         OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
-        format_size(request.size), ". GPU ", static_cast<int>(device_), " has a total capacity of ",
-        format_size(total_size), " of which ", format_size(free_size),
+        format_size(segmentSize(request.rounded)), ". GPU ", static_cast<int>(device_),
+        " has a total capacity of ", format_size(total_size), " of which ", format_size(free_size),
         " is free. Including non-PyTorch memory, this process has ",
         format_size(total_size - free_size), " memory in use. ",
         allowed < total_size ? format_size(allowed) + " allowed; " : "", "Of the allocated memory ",

@@ -168,6 +168,8 @@ ALLOWED_CALLS = {
         "extras/distributed/Engine.cpp",
         "orStreamWaitEvent",
     ): "order that the sanitizer is not told of",
+    ("extras/dry_run/MemoryRecord.cpp", "orMalloc"): "what CUDA itself takes of a GPU",
+    ("extras/dry_run/MemoryRecord.cpp", "orMemGetInfo"): "the use of a device is recorded",
     (
         "extras/sanitizer/host/HostWatch.cpp",
         "orGetLastError",
@@ -454,7 +456,13 @@ class TestCallsOfTheRuntime(TestCase):
             if runtime_calls(path) & {"orMalloc", "orFree"}
         }
         self.assertEqual(
-            callers, {"csrc/memory/BlockCache.cpp", "csrc/memory/DeviceCachingAllocator.cpp"}
+            callers,
+            {
+                "csrc/memory/BlockCache.cpp",
+                "csrc/memory/DeviceCachingAllocator.cpp",
+                # What CUDA itself takes of a GPU.
+                "csrc/extras/dry_run/MemoryRecord.cpp",
+            },
         )
 
     def test_operators_do_not_know_the_allocator_they_get_memory_from(self):
@@ -471,8 +479,8 @@ NAMES_OF_EXTRAS = {
     "torch_openreg/cuda.py": {"cuda", "sanitizer"},
     "torch_openreg/distributed.py": {"distributed"},
 }
-# Extras that others need, see torch_openreg/extras/cuda/__init__.py.
-NEEDED_EXTRAS = {"cuda": {"distributed", "graph", "ipc", "profiler", "sanitizer"}}
+# Extras that others need, see torch_openreg/extras/cuda/__init__.py; dry_run is used if it is there.
+NEEDED_EXTRAS = {"cuda": {"distributed", "dry_run", "graph", "ipc", "profiler", "sanitizer"}}
 
 
 def imported_extras(path: Path) -> set[str]:

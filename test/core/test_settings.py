@@ -169,6 +169,38 @@ class TestSettings(OpenRegTestCase):
         )
         self.assertEqual(output, "7")
 
+    @parametrize("device_type", ["openreg", "cuda"])
+    def test_no_import_reads_the_settings(self, device_type):
+        modules = [
+            "torch",
+            "torch_openreg",
+            "torch._dynamo",
+            "torch._inductor.compile_fx",
+            "torch._inductor.scheduler",
+            "torch._inductor.select_algorithm",
+            "torch.distributed.checkpoint",
+            "torch.distributed.fsdp",
+            "torch.distributed.tensor",
+            "torch.nn.attention.flex_attention",
+            "torch.profiler",
+            "torch.testing._internal.common_cuda",
+            "torch.utils.checkpoint",
+            "torch.utils.cpp_extension",
+        ]
+        run = run_program(
+            f"""
+            import importlib
+            for module in {modules}:
+                importlib.import_module(module)
+                from torch_openreg import _C
+                if _C._are_settings_read():
+                    print(module)
+                    break
+            """,
+            {"OPENREG_DEVICE_TYPE": device_type},
+        )
+        self.assertEqual(run.stdout, "")
+
     def test_without_protection_the_host_reads_device_memory(self):
         output = self.output_of(
             """

@@ -373,6 +373,17 @@ class TestOutOfMemory(OpenRegTestCase):
             rf"{size} is reserved by PyTorch but unallocated\.$",
         )
 
+    @parametrize(
+        "nbytes, text",
+        [(100, "2.00 MiB"), (3 << 20, "20.00 MiB"), ((393 << 20) + 1, "394.00 MiB")],
+    )
+    def test_size_is_that_of_the_segment(self, nbytes, text):
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(0.0)
+        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        with self.assertRaisesRegex(torch.OutOfMemoryError, f"Tried to allocate {text}\\. GPU 0"):
+            torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+
     def test_limit_of_the_process_is_named(self):
         torch.cuda.set_per_process_memory_fraction(0.5)
         self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
@@ -426,6 +437,7 @@ instantiate_parametrized_tests(TestDeviceAsserts)
 instantiate_parametrized_tests(TestCount)
 instantiate_parametrized_tests(TestDevices)
 instantiate_parametrized_tests(TestElapsedTime)
+instantiate_parametrized_tests(TestOutOfMemory)
 
 if __name__ == "__main__":
     run_tests()

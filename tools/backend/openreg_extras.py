@@ -10,6 +10,7 @@ EXTRAS = (
     "cuda",
     "custom",
     "distributed",
+    "dry_run",
     "graph",
     "inductor",
     "ipc",

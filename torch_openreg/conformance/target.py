@@ -412,7 +412,8 @@ def _no_data_parallel(one: Target) -> str | None:
     except AttributeError as error:
         return str(error)
     except RuntimeError as error:
-        if one.device.type == "cuda" or "CUDA" not in str(error):
+        # Without a GPU, torch asks for NVIDIA's driver before it looks at the tensor.
+        if one.device.type == "cuda" or not re.search("CUDA|NVIDIA", str(error)):
             raise
         return str(error).splitlines()[0]
     return None

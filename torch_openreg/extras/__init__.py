@@ -32,6 +32,7 @@ EXTRAS = (
     "cuda",
     "custom",
     "distributed",
+    "dry_run",
     "graph",
     "inductor",
     "ipc",

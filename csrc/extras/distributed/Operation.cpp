@@ -128,7 +128,7 @@ void Operation::run() {
 }
 
 void Operation::exchange(Exchange& calls, Deadline deadline) {
-  if (!setup_.is_agreed) {
+  if (!setup_.is_agreed || setup_.transport->isAlone()) {
     runCollectives(calls);
     return;
   }

@@ -14,6 +14,7 @@
 #include "csrc/extras/distributed/CommunicationRecord.h"
 #include "csrc/extras/distributed/LockWithoutGil.h"
 #include "csrc/extras/distributed/MessageFormat.h"
+#include "csrc/extras/distributed/transport/AbsentPeers.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
 
@@ -54,6 +55,9 @@ c10::intrusive_ptr<c10d::Store> storeOfRanks(c10::intrusive_ptr<c10d::Store> sto
 // Connects the ranks by Gloo, after it has checked that they use one message format.
 c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                           int size, milliseconds timeout) {
+  if (arePeersAbsent()) {
+    return c10::make_intrusive<AbsentPeers>(rank, size);
+  }
   agreeOnMessageFormat(store, rank, size, timeout);
   return glooFactory()(store, rank, size, timeout);
 }

@@ -78,8 +78,8 @@ class GpuTrace final : public Observer {
     call(&Interpreter::trace_gpu_device_synchronization);
   }
 
-  void memoryAllocation(const void* address, size_t /*size*/, const OpenRegStream& /*stream*/,
-                        c10::MempoolId_t /*pool*/) override {
+  void memoryAllocation(const void* address, size_t /*requested*/, size_t /*size*/,
+                        const OpenRegStream& /*stream*/, c10::MempoolId_t /*pool*/) override {
     call(&Interpreter::trace_gpu_memory_allocation, numberOf(address));
   }
 

@@ -19,7 +19,7 @@
 
 #include "csrc/extras/sanitizer/ByteRuns.h"
 #include "csrc/extras/sanitizer/Clock.h"
-#include "csrc/extras/sanitizer/Stack.h"
+#include "csrc/core/Stack.h"
 
 namespace c10::openreg {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "csrc/extras/sanitizer/AccessSet.h"
-#include "csrc/extras/sanitizer/Stack.h"
+#include "csrc/core/Stack.h"
 
 namespace c10::openreg {
 

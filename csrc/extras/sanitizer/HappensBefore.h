@@ -26,7 +26,7 @@
 #include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/extras/sanitizer/Clock.h"
 #include "csrc/extras/sanitizer/Shadow.h"
-#include "csrc/extras/sanitizer/Stack.h"
+#include "csrc/core/Stack.h"
 
 namespace c10::openreg {
 

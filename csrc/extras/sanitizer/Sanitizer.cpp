@@ -405,8 +405,8 @@ class Sanitizer final : public Observer {
 
   // --- Memory
 
-  void memoryAllocation(const void* address, size_t size, const OpenRegStream& stream,
-                        MempoolId_t pool) override {
+  void memoryAllocation(const void* address, size_t size, size_t /*block_size*/,
+                        const OpenRegStream& stream, MempoolId_t pool) override {
     const Call call{"", gatherStack(), stream.captureId(), 0};
     const Lock lock(mutex_);
     state_.addAllocation(launchOf(stream, call), address, size, pool);

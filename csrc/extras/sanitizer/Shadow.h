@@ -14,7 +14,7 @@
 
 #include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/extras/sanitizer/Clock.h"
-#include "csrc/extras/sanitizer/Stack.h"
+#include "csrc/core/Stack.h"
 #include "csrc/extras/sanitizer/WrittenBytes.h"
 
 namespace c10::openreg {

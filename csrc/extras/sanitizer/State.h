@@ -20,7 +20,7 @@
 #include "csrc/extras/sanitizer/MemoryAccess.h"
 #include "csrc/extras/sanitizer/Sanitizer.h"
 #include "csrc/extras/sanitizer/Shadow.h"
-#include "csrc/extras/sanitizer/Stack.h"
+#include "csrc/core/Stack.h"
 #include "csrc/extras/sanitizer/WrittenBytes.h"
 #include "torch_openreg/core/Stream.h"
 

@@ -141,8 +141,8 @@ class Observer {
   // --- Memory
 
   // The caching allocator hands memory out for work on a stream, is told of another stream that
-  // uses it, or takes it back.
-  virtual void memoryAllocation(const void* /*address*/, size_t /*size*/,
+  // uses it, or takes it back. `size` is that of the block, `requested` what the program may use.
+  virtual void memoryAllocation(const void* /*address*/, size_t /*requested*/, size_t /*size*/,
                                 const OpenRegStream& /*stream*/, MempoolId_t /*pool*/) {}
   virtual void memoryUse(const void* /*address*/, const OpenRegStream& /*stream*/) {}
   virtual void memoryDeallocation(const void* /*address*/, size_t /*size*/,

@@ -3,9 +3,10 @@
 import os
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch_openreg import _C
+from torch_openreg.extras import has
 from torch_openreg.openreg._utils import _setting
 
 __all__ = ["CudaDeviceProperties", "architectures", "device_properties", "version_of_cuda"]
@@ -28,7 +29,8 @@ class CudaDeviceProperties:
 
     Name, memory and number of processors are those of the device; the capability is a setting,
     ``OPENREG_CUDA_CAPABILITY``. The limits of kernels are those of capability 8.0: programs compute
-    launch sizes from them, and nothing here enforces them.
+    launch sizes from them, and nothing here enforces them. In a dry run for a GPU, all are the
+    GPU's.
     """
 
     name: str
@@ -94,7 +96,7 @@ def device_properties(device: int) -> CudaDeviceProperties:
     """Returns the properties of a device."""
     own = _C._device_properties(device)
     major, minor = _capability()
-    return CudaDeviceProperties(
+    properties = CudaDeviceProperties(
         name=own.name,
         major=major,
         minor=minor,
@@ -103,4 +105,24 @@ def device_properties(device: int) -> CudaDeviceProperties:
         index=own.physical_index,
         uuid=CudaUuid(uuid.UUID(int=own.physical_index)),
         clock_rate=own.clock_rate,
+    )
+    return _of_profile(properties) if has("dry_run") else properties
+
+
+def _of_profile(properties: CudaDeviceProperties) -> CudaDeviceProperties:
+    """The same with what is known of the GPU of a dry run."""
+    from torch_openreg.extras.dry_run import dry_run
+
+    if (chosen := dry_run.chosen_profile()) is None:
+        return properties
+    limits = chosen.limits
+    return replace(
+        properties,
+        name=chosen.device,
+        total_memory=chosen.total_memory,
+        multi_processor_count=chosen.multi_processor_count,
+        max_threads_per_multi_processor=limits.threads,
+        shared_memory_per_block_optin=limits.shared_memory_of_a_block,
+        shared_memory_per_multiprocessor=limits.shared_memory,
+        L2_cache_size=chosen.l2_cache,
     )

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 import torch
 
 from torch_openreg import _C, _settings
+from torch_openreg._backward_calls import follow_backward, leave_backward
 from torch_openreg.openreg._utils import DEVICE_TYPE, _boolean, _text
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def enable(
         capture,
         uninitialized,
     )
-    _follow_backward(True)
+    follow_backward("sanitizer")
     if not _state.is_exit_registered:
         _state.is_exit_registered = True
         atexit.register(_end)
@@ -208,7 +209,7 @@ def disable() -> None:
     """Turns the sanitizer off. Findings stay."""
     _report_touches()
     _C._sanitizer_disable()
-    _follow_backward(False)
+    leave_backward("sanitizer")
 
 
 def is_enabled() -> bool:
@@ -543,25 +544,3 @@ def _take(raw: dict[str, Any]) -> None:
         warnings.warn_explicit(
             f"\n{finding}", SanitizerWarning, access.filename or "<unknown>", access.lineno
         )
-
-
-# --- The lines of backward passes
-#
-# See Note [Stacks of a backward pass] in csrc/extras/sanitizer/Stack.h.
-
-_Engine = Callable[..., Any]
-_engine: _Engine = torch.autograd.graph._engine_run_backward
-
-
-def _run_backward(*args: Any, **kwargs: Any) -> Any:
-    _C._sanitizer_begin_backward()
-    try:
-        return _engine(*args, **kwargs)
-    finally:
-        _C._sanitizer_end_backward()
-
-
-def _follow_backward(is_followed: bool) -> None:
-    function = _run_backward if is_followed else _engine
-    for module in (torch.autograd, torch.autograd.graph):
-        setattr(module, _engine.__name__, function)

@@ -16,6 +16,7 @@
 #include "csrc/extras/distributed/DeviceGloo.h"
 #include "csrc/extras/distributed/MessageFormat.h"
 #include "csrc/extras/distributed/ProcessGroupOCCL.h"
+#include "csrc/extras/distributed/transport/AbsentPeers.h"
 #include "csrc/extras/distributed/transport/CollectiveSignature.h"
 #include "csrc/extras/distributed/transport/StageGate.h"
 #include "csrc/python/Bindings.h"
@@ -25,6 +26,7 @@ namespace {
 
 namespace py = pybind11;
 
+using at::openreg::AbsentPeers;
 using at::openreg::DeviceGloo;
 using at::openreg::ProcessGroupOCCL;
 using BackendOptions = c10d::Backend::Options;
@@ -116,6 +118,9 @@ void bindDistributed(py::module_& m) {
       .def("monitored_barrier", &monitoredBarrier, py::arg("timeout"), ReleaseGil());
   py::class_<DeviceGloo, Pointer<DeviceGloo>, c10d::Backend>(m, "_DeviceGloo")
       .def(py::init<Pointer<c10d::Backend>>(), py::arg("gloo"));
+  py::class_<AbsentPeers, Pointer<AbsentPeers>, c10d::Backend>(m, "_AbsentPeers")
+      .def(py::init<int, int>(), py::arg("rank"), py::arg("size"));
+  m.def("_set_peers_absent", &at::openreg::setPeersAbsent, py::arg("are_absent"));
   m.def("_set_gloo_factory", &setGlooFactory, py::arg("factory"));
   m.def("_hold_operations", &holdOperations, py::arg("stage"));
   m.def("_release_operations", &releaseOperations);

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "csrc/extras/distributed/transport/AbsentPeers.h"
 #include "csrc/extras/distributed/transport/StageGate.h"
 
 namespace at::openreg {
@@ -66,8 +67,9 @@ Transport::Transport(c10::intrusive_ptr<c10d::Backend> gloo)
     : gloo_(std::move(gloo)),
       rank_(gloo_->getRank()),
       size_(gloo_->getSize()),
-      others_(ranksBut(rank_, size_)),
-      peers_(size_) {
+      is_alone_(dynamic_cast<const AbsentPeers*>(gloo_.get()) != nullptr),
+      others_(is_alone_ ? std::vector<int>() : ranksBut(rank_, size_)),
+      peers_(is_alone_ ? 0 : size_) {
   for (const int peer : others_) {
     peers_[peer].eager = makeMessage().narrow(0, 0, kEagerBytes);
     for (size_t i = 0; i < 2; ++i) {
@@ -77,7 +79,7 @@ Transport::Transport(c10::intrusive_ptr<c10d::Backend> gloo)
     }
   }
   // After the other receives: a rank whose goodbye was answered may close its connections.
-  goodbyes_.resize(size_ - 1);
+  goodbyes_.resize(others_.size());
   for (Message& message : goodbyes_) {
     message.bytes = makeMessage();
     message.work = post([&](c10d::Backend& backend) {
@@ -248,7 +250,7 @@ std::string Transport::reportOfOthers() noexcept {
 }
 
 void Transport::fail(const std::string& text) noexcept {
-  if (isClosed() || size_ == 1) {
+  if (isClosed() || others_.empty()) {
     is_closed_ = true;
     return;
   }
@@ -285,7 +287,7 @@ void Transport::fail(const std::string& text) noexcept {
 
 std::vector<int> Transport::sayGoodbye(Deadline deadline) noexcept {
   std::vector<int> silent;
-  if (isClosed() || size_ == 1) {
+  if (isClosed() || others_.empty()) {
     return silent;
   }
   try {

@@ -61,7 +61,7 @@ class Transport {
   // Tags of messages below this one are reserved.
   static constexpr int kFirstFreeTag = 4;
 
-  // Posts receives to all other ranks.
+  // Posts receives to all other ranks, unless they are absent.
   explicit Transport(c10::intrusive_ptr<c10d::Backend> gloo);
   ~Transport();
   Transport(const Transport&) = delete;
@@ -69,6 +69,8 @@ class Transport {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  // See Note [Absent peers]: there is nothing to agree on.
+  bool isAlone() const { return is_alone_; }
 
   // Calls Gloo. The call's tensors must stay unchanged until its work is complete.
   // Errors: TransportError if the connections are closed, and Gloo's exceptions.
@@ -142,7 +144,8 @@ class Transport {
   const c10::intrusive_ptr<c10d::Backend> gloo_;
   const int rank_;
   const int size_;
-  const std::vector<int> others_;  // the other ranks
+  const bool is_alone_;
+  const std::vector<int> others_;  // the other ranks that exist
   c10::openreg::Mutex turn_ OPENREG_ACQUIRED_BEFORE(posting_);
   c10::openreg::Mutex posting_;
   std::atomic<bool> is_closed_{false};

@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #include "csrc/extras/sanitizer/ByteRuns.h"
-#include "csrc/extras/sanitizer/Stack.h"
+#include "csrc/core/Stack.h"
 #include "torch_openreg/core/Macros.h"
 
 namespace c10::openreg {

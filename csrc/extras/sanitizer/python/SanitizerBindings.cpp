@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "csrc/extras/sanitizer/Sanitizer.h"
-#include "csrc/extras/sanitizer/Stack.h"
+#include "csrc/core/Stack.h"
 #include "csrc/extras/sanitizer/WrittenOperands.h"
 #include "csrc/extras/sanitizer/host/HostWatch.h"
-#include "csrc/extras/sanitizer/python/SanitizerStacks.h"
+#include "csrc/python/SharedStacks.h"
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Functions.h"
 
@@ -150,7 +150,6 @@ void enable(py::object report_finding, bool finds_races, bool finds_lifetimes, b
             bool finds_host_accesses, bool watches_pages, bool finds_refused_calls,
             bool finds_uninitialized) {
   handler() = std::move(report_finding);
-  setStackGatherer(&gatherSharedStack);
   const py::gil_scoped_release released;
   const bool was_on = isSanitizerOn();
   enableSanitizer({finds_races, finds_lifetimes, is_exact, finds_host_accesses, watches_pages,
@@ -208,8 +207,6 @@ void bindSanitizer(py::module_& m) {
   m.def("_sanitizer_report_touches", &reportTouches);
   m.def("_sanitizer_only_writes", &onlyWrites);
   m.def("_sanitizer_reads_only_sizes", &readsOnlySizes);
-  m.def("_sanitizer_begin_backward", &beginBackward);
-  m.def("_sanitizer_end_backward", &endBackward);
   // docs: end
 }
 

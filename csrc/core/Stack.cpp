@@ -1,4 +1,4 @@
-#include "csrc/extras/sanitizer/Stack.h"
+#include "csrc/core/Stack.h"
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 
@@ -35,6 +35,8 @@ Stack gatherStack() {
 void beginBackward() {
   ThreadLocalDebugInfo::_push(kBackward, std::make_shared<BackwardCaller>(gatherStack()));
 }
+
+bool isInBackward() { return ThreadLocalDebugInfo::get(kBackward) != nullptr; }
 
 void endBackward() { ThreadLocalDebugInfo::_pop(kBackward); }
 

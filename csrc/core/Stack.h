@@ -39,4 +39,7 @@ Stack gatherStack();
 OPENREG_EXPORT void beginBackward();
 OPENREG_EXPORT void endBackward();
 
+// Whether the calling thread works for a backward pass that beginBackward() has announced.
+OPENREG_EXPORT bool isInBackward();
+
 }  // namespace c10::openreg

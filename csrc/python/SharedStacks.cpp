@@ -1,4 +1,4 @@
-#include "csrc/extras/sanitizer/python/SanitizerStacks.h"
+#include "csrc/python/SharedStacks.h"
 
 #include <c10/util/SmallVector.h>
 #include <c10/util/hash.h>
@@ -9,6 +9,8 @@
 #include <unordered_set>
 #include <utility>
 #include <vector>
+
+#include "csrc/python/Bindings.h"
 
 namespace torch_openreg {
 namespace {
@@ -193,5 +195,17 @@ py::list describeFrames(const Stack& stack) {
 SharedStackCounts sharedStackCounts() { return table().counts(); }
 
 void dropUnusedStacks() { table().sweep(); }
+
+namespace {
+
+void bindStacks(py::module_& m) {
+  c10::openreg::setStackGatherer(&gatherSharedStack);
+  m.def("_begin_backward", &c10::openreg::beginBackward);
+  m.def("_end_backward", &c10::openreg::endBackward);
+}
+
+const Bindings kStackBindings(&bindStacks);
+
+}  // namespace
 
 }  // namespace torch_openreg

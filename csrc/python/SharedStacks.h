@@ -1,11 +1,11 @@
-// Python stacks that are stored once, however many launches share them.
+// Python stacks that are stored once, however many launches or blocks of memory share them.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
 
-#include "csrc/extras/sanitizer/Stack.h"
+#include "csrc/core/Stack.h"
 
 namespace torch_openreg {
 

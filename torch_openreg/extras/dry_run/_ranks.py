@@ -1,0 +1,113 @@
+"""One rank of many: the other ranks of a dry run are absent.
+
+See Note [Absent peers] in csrc/extras/distributed/transport/AbsentPeers.h for what collectives do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from torch_openreg import _C
+from torch_openreg._imports import after_import
+
+__all__ = ["begin"]
+
+# A key that this rank has not set is set by no other one, so there is nothing to wait for.
+_PATIENCE = timedelta(milliseconds=100)
+
+
+def begin(rank: int, size: int, device_count: int) -> None:
+    """Has the groups of this process consist of this rank and of absent ones.
+
+    The environment says what a launcher such as torchrun says.
+
+    Args:
+        rank: The rank of this process.
+        size: The number of ranks.
+        device_count: The number of devices of a machine, which has a rank for each.
+    """
+    _C._set_peers_absent(True)
+    local_size = min(size, device_count)
+    for name, number in (
+        ("RANK", rank),
+        ("WORLD_SIZE", size),
+        ("LOCAL_RANK", rank % local_size),
+        ("LOCAL_WORLD_SIZE", local_size),
+        ("GROUP_RANK", rank // local_size),
+    ):
+        os.environ[name] = str(number)
+    os.environ.setdefault("MASTER_ADDR", "localhost")
+    os.environ.setdefault("MASTER_PORT", "29500")
+    after_import("torch.distributed.rendezvous", _replace_rendezvous)
+    after_import("torch.distributed.distributed_c10d", _replace_gloo)
+
+
+def _replace_rendezvous() -> None:
+    import torch.distributed.rendezvous as module
+
+    handlers: dict[str, Any] = module._rendezvous_handlers
+    for scheme in ("env", "tcp", "file"):
+        handlers[scheme] = _rendezvous
+
+
+def _rendezvous(
+    url: str, timeout: timedelta = _PATIENCE, **options: object
+) -> Iterator[tuple[Any, int, int]]:
+    del url, timeout, options
+    yield _make_store(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    raise RuntimeError("a dry run with absent ranks cannot be joined again")
+
+
+def _make_store() -> Any:
+    hash_store: Any = torch.distributed.HashStore
+
+    class Store(hash_store):  # type: ignore[misc]
+        """A store of this process alone."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            super().set_timeout(_PATIENCE)
+
+        def set_timeout(self, timeout: timedelta) -> None:
+            """Does nothing: there is nothing to wait for."""
+
+        def get(self, key: str) -> bytes:
+            """As of torch's stores."""
+            self._check([key])
+            value: bytes = super().get(key)
+            return value
+
+        def wait(self, keys: Sequence[str], timeout: timedelta = _PATIENCE) -> None:
+            """As of torch's stores."""
+            del timeout
+            self._check(keys)
+
+        def _check(self, keys: Sequence[str]) -> None:
+            for key in keys:
+                if not self.check([key]):
+                    raise torch.distributed.DistStoreError(
+                        f"expected a key that this rank has set, got {key!r}, which only an absent "
+                        f"rank would set: only rank {os.environ['RANK']} runs"
+                    )
+
+    return Store()
+
+
+def _replace_gloo() -> None:
+    import torch.distributed.distributed_c10d as c10d
+
+    gloo: Any = c10d.ProcessGroupGloo
+
+    class ProcessGroupGloo(gloo):  # type: ignore[misc]
+        """Makes a group of absent ranks where torch makes one of Gloo."""
+
+        def __new__(cls, store: object, rank: int, size: int, *rest: object, **more: object) -> Any:
+            """Takes what torch's class takes."""
+            return _C._AbsentPeers(rank, size)
+
+    setattr(c10d, "ProcessGroupGloo", ProcessGroupGloo)  # noqa: B010
