@@ -7,6 +7,7 @@
 
 #include <atomic>
 
+#include "csrc/core/BlockingRegion.h"
 #include "csrc/core/Interrupt.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Observer.h"
@@ -26,6 +27,33 @@ ImportedEvent importEvent(EventFlag flag) {
               "Event.record: expected PYTORCH_DEFAULT or BACKEND_DEFAULT, got flag ",
               static_cast<int>(flag));
   return event;
+}
+
+orError_t waitForEvent(void* event) {
+  return waitInterruptibly([event] { return orEventSynchronize(asEvent(event)); });
+}
+
+// Whether the event is complete; see Progress.
+orError_t askEvent(void* event) {
+  switch (observe(&Observer::eventQuery, event)) {
+    case Progress::Pending:
+      return orErrorNotReady;
+    case Progress::Awaited: {
+      const BlockingRegion region;
+      return waitForEvent(event);
+    }
+    case Progress::Asked:
+      break;
+  }
+  return orEventQuery(asEvent(event));
+}
+
+bool askStream(const OpenRegStream& stream) {
+  const Progress progress = observe(&Observer::streamQuery, stream);
+  if (progress == Progress::Awaited) {
+    stream.synchronize("torch.Stream.query");
+  }
+  return progress != Progress::Pending && stream.query("torch.Stream.query");
 }
 
 Device makeDevice(DeviceIndex index) { return Device(kDeviceType, index); }
@@ -101,7 +129,7 @@ void* OpenRegGuardImpl::getStreamNativeHandle(Stream stream) const {
 
 bool OpenRegGuardImpl::queryStream(const Stream& stream) const {
   const OpenRegStream openreg_stream(stream);
-  const bool is_done = openreg_stream.query("torch.Stream.query");
+  const bool is_done = askStream(openreg_stream);
   if (is_done) {
     observe(&Observer::streamCompletion, openreg_stream);
   }
@@ -159,7 +187,7 @@ bool OpenRegGuardImpl::queryEvent(void* event) const {
   if (event == nullptr) {
     return true;
   }
-  const orError_t error = orEventQuery(asEvent(event));
+  const orError_t error = askEvent(event);
   if (error == orErrorNotReady) {
     return false;
   }
@@ -170,8 +198,7 @@ bool OpenRegGuardImpl::queryEvent(void* event) const {
 
 void OpenRegGuardImpl::synchronizeEvent(void* event) const {
   if (event != nullptr) {
-    OPENREG_CHECK_RESULT(waitInterruptibly([event] { return orEventSynchronize(asEvent(event)); }),
-                         "torch.Event.synchronize");
+    OPENREG_CHECK_RESULT(waitForEvent(event), "torch.Event.synchronize");
     observe(&Observer::eventSynchronization, event);
   }
 }

@@ -150,6 +150,24 @@ bool DeviceCachingAllocator::quarantine(Block* block,
   return true;
 }
 
+namespace {
+
+// What observers say of a freed block that other streams use.
+Reuse whenToReuse(const Block& block) noexcept {
+  if (!isObserved()) {
+    return Reuse::WhenDone;
+  }
+  const auto& used_on = block.extras->used_on;
+  const std::vector<OpenRegStream> streams(used_on.begin(), used_on.end());
+  try {
+    return observe(&Observer::memoryReuse, block.address, streams);
+  } catch (const c10::Error&) {
+    return Reuse::WhenDone;
+  }
+}
+
+}  // namespace
+
 // Records the pending uses of freed blocks by other streams, except for streams that capture.
 void DeviceCachingAllocator::recordPendingUses() noexcept {
   if (!has_unrecorded_uses_.load(std::memory_order_relaxed)) {
@@ -162,9 +180,23 @@ void DeviceCachingAllocator::recordPendingUses() noexcept {
     has_unrecorded_uses_.store(pending_.hasUnrecorded(), std::memory_order_relaxed);
   }
   for (Block* block : blocks) {
+    const Reuse reuse = whenToReuse(*block);
+    if (reuse == Reuse::NotYet) {
+      const Lock lock(mutex_);
+      pending_.add(block);
+      has_unrecorded_uses_.store(true, std::memory_order_relaxed);
+      continue;
+    }
     PendingFrees::Uses uses = PendingFrees::recordUses(block);
+    const bool is_ordered = reuse == Reuse::InOrder && PendingFrees::order(*block, uses);
     const Lock lock(mutex_);
-    pending_.watch(block, std::move(uses));
+    if (is_ordered) {
+      block->extras->used_on.clear();
+      block->pending_uses = 0;
+      cache_.makeFree(block);
+    } else {
+      pending_.watch(block, std::move(uses));
+    }
   }
 }
 

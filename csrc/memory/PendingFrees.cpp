@@ -46,6 +46,17 @@ PendingFrees::Uses PendingFrees::recordUses(Block* block) noexcept {
   return uses;
 }
 
+bool PendingFrees::order(const Block& block, const Uses& uses) noexcept {
+  const OpenRegStream& stream = *block.stream;
+  if (!uses.is_complete || !uses.destroyed_streams.empty() || !stream.isAlive() ||
+      stream.isCapturing()) {
+    return false;
+  }
+  return std::all_of(uses.events.begin(), uses.events.end(), [&](const auto& use) {
+    return orStreamWaitEvent(stream.stream(), use.second->event(), 0) == orSuccess;
+  });
+}
+
 void PendingFrees::watch(Block* block, Uses uses) {
   if (!uses.is_complete) {
     return;

@@ -48,6 +48,10 @@ class PendingFrees {
   // every submission, it waits if a stream's queue is full.
   static Uses recordUses(Block* block) noexcept;
 
+  // Makes the block's own stream wait for its uses, so that it may be reused at once. Returns
+  // whether that is possible. Call without a lock held.
+  static bool order(const Block& block, const Uses& uses) noexcept;
+
   // Makes the block wait for its uses. If they are incomplete, their end cannot be detected, and
   // the block never becomes free again.
   void watch(Block* block, Uses uses);

@@ -21,6 +21,7 @@
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace at::openreg {
 
@@ -419,7 +420,10 @@ Generator OpenRegGeneratorImpl::engineForLaunch(const OpenRegStream& stream) {
                 "A stream captures, and random kernels of graphs are missing");
     return engine_of(state, stream, capture_id);
   }
-  return state->engineForLaunch(stream);
+  Generator engine = state->engineForLaunch(stream);
+  c10::openreg::observe(&c10::openreg::Observer::numberDraw, stream,
+                        *engine.unsafeGetGeneratorImpl());
+  return engine;
 }
 
 Generator GeneratorState::engineForLaunch(const OpenRegStream& stream) {

@@ -91,12 +91,12 @@ Verdict observeCall(const BoxedCall& call, c10::ArrayRef<c10::IValue> results) {
                                call.known().name().c_str(), operands.all(), /*schema_only=*/true);
 }
 
-void observeResult(const FallbackOperator& known, c10::Device device, const Tensor& result) {
+Verdict observeResult(const FallbackOperator& known, c10::Device device, const Tensor& result) {
   if (!c10::openreg::isObserved()) {
-    return;
+    return Verdict::Run;
   }
   const Storage& storage = result.storage();
-  std::ignore = c10::openreg::observe(
+  return c10::openreg::observe(
       &c10::openreg::Observer::rangeAccess, c10::openreg::getCurrentOpenRegStream(device.index()),
       known.name().c_str(),
       c10::openreg::Range{storage.data(), storage.nbytes(), c10::openreg::RangeAccess::Written});

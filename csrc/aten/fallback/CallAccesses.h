@@ -16,6 +16,6 @@ namespace at::openreg {
 c10::openreg::Verdict observeCall(const BoxedCall& call, c10::ArrayRef<c10::IValue> results);
 
 // The same for a result of a call that the calling thread runs.
-void observeResult(const FallbackOperator& known, c10::Device device, const Tensor& result);
+c10::openreg::Verdict observeResult(const FallbackOperator& known, c10::Device device, const Tensor& result);
 
 }  // namespace at::openreg

@@ -79,6 +79,14 @@ void callOnStream(BoxedCall& call, std::shared_ptr<const CallPlan> plan, torch::
                 std::make_move_iterator(results.end()));
 }
 
+// A call that the calling thread would make and that observers skip.
+void skipOnHost(BoxedCall& call, torch::jit::Stack* stack) {
+  if (call.waitsOnCuda()) {
+    waitForCurrentStream(call.device(), call.known().name().c_str());
+  }
+  callOnStream(call, planSkipped(call), stack);
+}
+
 }  // namespace
 
 // docs: fallback-call
@@ -129,6 +137,10 @@ void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     checkNotCapturing(stream, (known.name() + (is_learning ? kFirstCall : kHostCall)).c_str());
   }
   known.countSynchronousCall();
+  if (C10_UNLIKELY(observeCall(call, {}) == Verdict::Skip)) {
+    skipOnHost(call, stack);
+    return;
+  }
   HostCall on_host(call, cpuKey(keys), stack);
   if (!is_learning) {
     on_host.run();

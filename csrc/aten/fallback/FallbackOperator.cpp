@@ -139,7 +139,7 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op)
       draws_numbers_(std::any_of(op.schema().arguments().begin(), op.schema().arguments().end(),
                                  &isGenerator)),
       takes_dummies_(at::openreg::takesDummies(op, name_, draws_numbers_)),
-      has_meta_kernel_(hasMetaKernel(op)),
+      has_meta_kernel_(at::openreg::hasMetaKernel(op)),
       other_metadata_(facts::kOtherMetadata.find(name_)),
       counts_with_numbers_(facts::kSizesFromNumbers.contains(name_)),
       widened_dtypes_(at::openreg::dtypesToWiden(name_)),

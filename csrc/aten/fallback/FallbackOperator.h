@@ -73,6 +73,9 @@ class FallbackOperator {
   // plans].
   bool takesDummies() const { return takes_dummies_; }
 
+  // Whether the operator has a kernel for the device "meta".
+  bool hasMetaKernel() const { return has_meta_kernel_; }
+
   // Whether the operator's Meta kernel describes the results of a call with these tensors.
   bool isDescribedByMeta(c10::ArrayRef<const Tensor*> tensors) const;
 

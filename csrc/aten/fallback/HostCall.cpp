@@ -93,7 +93,6 @@ std::shared_ptr<CallPlan> HostCall::planOfResults() const {
 
 // Waits for the arguments, and replaces them by what the CPU kernel takes.
 void HostCall::takeArguments() {
-  std::ignore = observeCall(call_, {});
   waits_on_cuda_ = call_.waitsOnCuda();
   if (waits_on_cuda_) {
     waitForCurrentStream(device_, known_.name().c_str());
@@ -267,8 +266,8 @@ void HostCall::takeOverResize(size_t index) {
   }
   original.unsafeGetTensorImpl()->set_sizes_and_strides(alias.sizes(), alias.strides(),
                                                         alias.storage_offset());
-  observeResult(known_, device_, original);
-  if (!has_moved) {
+  const Verdict verdict = observeResult(known_, device_, original);
+  if (!has_moved || verdict == Verdict::Skip) {
     return;
   }
   // The whole memory, because another result may view what the kernel added.
@@ -351,8 +350,7 @@ Tensor HostCall::moveToDevice(const Tensor& result) const {
           : emptyStridedOnCurrentDevice(result.sizes(), result.strides(), result.scalar_type());
   moved.unsafeGetTensorImpl()->_set_conj(result.is_conj());
   moved.unsafeGetTensorImpl()->_set_neg(result.is_neg());
-  if (result.numel() > 0) {
-    observeResult(known_, device_, moved);
+  if (result.numel() > 0 && observeResult(known_, device_, moved) == Verdict::Run) {
     // The allocation may reuse memory that earlier work of the stream still uses.
     const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
     stream.synchronize(known_.name().c_str());

@@ -20,10 +20,11 @@ namespace at::openreg {
 // Converts the arguments of one call for the CPU kernel, and its results back. Every openreg tensor
 // has one alias, however often it is passed, so that the kernel can compare tensors for identity.
 //
-// A call waits for the current stream of `device`, which must be the current device, calls the CPU
-// kernel with CPU tensors that alias the openreg tensors, and replaces the arguments on the stack
-// by the results. Arguments that the kernel wrote or resized in place are written or resized in
-// place, results that are views stay views, and new results are copied to device memory.
+// A call, which the caller has reported to observers, waits for the current stream of `device`,
+// which must be the current device, calls the CPU kernel with CPU tensors that alias the openreg
+// tensors, and replaces the arguments on the stack by the results. Arguments that the kernel wrote
+// or resized in place are written or resized in place, results that are views stay views, and new
+// results are copied to device memory.
 //
 // Note [Errors of data in a call on the host]
 // On CUDA, a kernel that rejects its data fails on the stream, and the host sees error 710 when it

@@ -8,6 +8,7 @@
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <sstream>
 #include <string>
@@ -18,6 +19,7 @@
 #include "csrc/aten/fallback/Verification.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/launch/FirstPlaces.h"
+#include "csrc/aten/layouts/Components.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/aten/TensorAlias.h"
 
@@ -181,10 +183,8 @@ class MetaScope {
   const c10::WarningUtils::WarningHandlerGuard guard_{&dropped_};
 };
 
-std::shared_ptr<CallPlan> planOnMeta(BoxedCall& call) {
-  if (!call.known().isDescribedByMeta(call.tensors())) {
-    return nullptr;
-  }
+// What the Meta kernel describes. Errors: those of the kernel.
+std::shared_ptr<CallPlan> describeOnMeta(BoxedCall& call) {
   const std::vector<Tensor> tensors = metaTensors(call);
   torch::jit::Stack stack = argumentsFor(call, tensors);
   for (c10::IValue& value : stack) {
@@ -194,13 +194,20 @@ std::shared_ptr<CallPlan> planOnMeta(BoxedCall& call) {
       value = c10::IValue();
     }
   }
+  const MetaScope scope;
+  call.op().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  return planFor(call, tensors, stack, c10::DeviceType::Meta);
+}
+
+std::shared_ptr<CallPlan> planOnMeta(BoxedCall& call) {
+  if (!call.known().isDescribedByMeta(call.tensors())) {
+    return nullptr;
+  }
   try {
-    const MetaScope scope;
-    call.op().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    return describeOnMeta(call);
   } catch (const std::exception&) {  // the call's own run says what is wrong, if something is
     return nullptr;
   }
-  return planFor(call, tensors, stack, c10::DeviceType::Meta);
 }
 
 size_t bytesOf(const BoxedCall& call) {
@@ -303,6 +310,33 @@ void verify(BoxedCall& call, const CallPlan& plan) {
 }
 
 }  // namespace
+
+namespace {
+
+std::atomic<DescribeCall> description{nullptr};
+
+bool arePlain(c10::ArrayRef<const Tensor*> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [](const Tensor* tensor) { return !tensor->defined() || isPlain(*tensor); });
+}
+
+}  // namespace
+
+void setDescription(DescribeCall describe) { description = describe; }
+
+std::shared_ptr<const CallPlan> planSkipped(BoxedCall& call) {
+  const DescribeCall describe = description.load();
+  std::shared_ptr<CallPlan> plan = describe == nullptr ? nullptr : describe(call);
+  if (plan == nullptr && arePlain(call.tensors()) && call.known().hasMetaKernel()) {
+    plan = describeOnMeta(call);
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(plan != nullptr && plan->kind == CallPlan::Kind::OnStream,
+                              call.known().name(),
+                              ": its kernel is skipped, and without it the sizes of its results "
+                              "are unknown; register a kernel for them with "
+                              "torch.library.register_fake");
+  return plan;
+}
 
 Prediction predictPlan(BoxedCall& call) {
   if (!call.known().takesDummies()) {

@@ -27,6 +27,7 @@
 
 #include "csrc/aten/fallback/BoxedCall.h"
 #include "csrc/aten/fallback/CallPlan.h"
+#include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
 
@@ -38,5 +39,16 @@ struct Prediction {
 // For a call with a signature. Does not wait for the device, and may take the GIL: the caller holds
 // no lock. Errors: none of the kernels' ones; the call's own run repeats them.
 Prediction predictPlan(BoxedCall& call);
+
+// Describes the results of a call without its data; null if it does not know the operator. Called
+// for the calls below, before their Meta kernel.
+using DescribeCall = std::shared_ptr<CallPlan> (*)(BoxedCall& call);
+
+// Null removes it.
+OPENREG_EXPORT void setDescription(DescribeCall describe);
+
+// A plan for a call that has no prediction and that observers skip, so that it cannot be learned.
+// Errors: NotImplementedError if nothing describes the results; those of the Meta kernel.
+std::shared_ptr<const CallPlan> planSkipped(BoxedCall& call);
 
 }  // namespace at::openreg

@@ -124,14 +124,18 @@ Tensor onThisThread(const Tensor& tensor) {
 
 // Waits for the stream, and copies on the calling thread. That has to wait for the copy in any
 // case, and waking a worker takes longer than copying a megabyte. `is_promised` says whether the
-// program may rely on the wait.
+// program may rely on the wait, and `verdict` is what observers have said of the copy.
 // Errors: the stream's asynchronous error.
 void copyAndWait(const OpenRegStream& stream, const WorkDescription& description,
-                 const Tensor& destination, const Tensor& source, bool is_promised) {
+                 const Tensor& destination, const Tensor& source, bool is_promised,
+                 Verdict verdict) {
   c10::openreg::noteSynchronization("aten::copy_");
   stream.synchronize("aten::copy_");
   if (is_promised) {
     observe(&Observer::streamSynchronization, stream);
+  }
+  if (C10_UNLIKELY(verdict == Verdict::Skip)) {
+    return;
   }
   if (isCopyOfBytes(destination, source) && description.bytes < kParallelCopySize) {
     copyBytes(stream, description, &orMemcpyWithStream, destination, source);
@@ -159,9 +163,9 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
     return;
   }
   // Of pageable memory the copy is done when the call returns, so the host may use it in any case.
-  std::ignore =
+  const Verdict verdict =
       observeArguments("aten::copy_", self.device(), &copyKernel, self, HostTensor{source});
-  copyAndWait(stream, description, self, source, /*is_promised=*/!non_blocking);
+  copyAndWait(stream, description, self, source, /*is_promised=*/!non_blocking, verdict);
 }
 
 void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
@@ -175,10 +179,10 @@ void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
   checkNotCapturing(stream,
                     "aten::copy_ (device to host), which is asynchronous only to "
                     "pinned memory with non_blocking=True");
-  std::ignore =
+  const Verdict verdict =
       observeArguments("aten::copy_", source.device(), &copyKernel, HostTensor{self}, source);
   // To pageable memory a copy is over when the call returns, whatever was asked for.
-  copyAndWait(stream, description, self, source, /*is_promised=*/true);
+  copyAndWait(stream, description, self, source, /*is_promised=*/true, verdict);
 }
 
 void orderBehind(const OpenRegStream& stream, const OpenRegStream& other) {

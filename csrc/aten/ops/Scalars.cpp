@@ -9,6 +9,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/core/SyncDebug.h"
 #include "torch_openreg/aten/OpLaunch.h"
@@ -24,19 +25,22 @@ using c10::openreg::observeAccesses;
 using c10::openreg::Observer;
 using c10::openreg::OpenRegStream;
 using c10::openreg::TraceScope;
+using c10::openreg::Verdict;
 using c10::openreg::WorkDescription;
 
-// Waits until the host can read the tensors.
-void readOnHost(const char* operation, const OpenRegStream& stream,
-                std::initializer_list<const Tensor*> tensors) {
-  std::ignore = observeAccesses(stream, operation, [&](c10::openreg::OperandList& operands) {
-    for (const Tensor* tensor : tensors) {
-      operands.push_back({tensor->unsafeGetTensorImpl(), /*is_written=*/false});
-    }
-  });
+// Waits until the host can read the tensors. Returns whether it may, which observers say.
+Verdict readOnHost(const char* operation, const OpenRegStream& stream,
+                   std::initializer_list<const Tensor*> tensors) {
+  const Verdict verdict =
+      observeAccesses(stream, operation, [&](c10::openreg::OperandList& operands) {
+        for (const Tensor* tensor : tensors) {
+          operands.push_back({tensor->unsafeGetTensorImpl(), /*is_written=*/false});
+        }
+      });
   c10::openreg::noteSynchronization(operation);
   stream.synchronize(operation);
   observe(&Observer::streamSynchronization, stream);
+  return verdict;
 }
 
 // Reads the first element of a tensor, without a view of its memory for the frequent dtypes.
@@ -68,14 +72,20 @@ Scalar readFirstElement(const Tensor& tensor) {
 
 Scalar localScalarDense(const Tensor& self) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
-  readOnHost("aten::_local_scalar_dense", stream, {&self});
+  const Verdict verdict = readOnHost("aten::_local_scalar_dense", stream, {&self});
+  if (C10_UNLIKELY(verdict == Verdict::Skip)) {
+    return at::native::_local_scalar_dense_cpu(dummy(self.scalar_type(), {}));
+  }
   const TraceScope work(stream, WorkDescription::copy(orMemcpyDeviceToHost, self.itemsize()));
   return readFirstElement(self);
 }
 
 bool equal(const Tensor& self, const Tensor& other) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
-  readOnHost("aten::equal", stream, {&self, &other});
+  const Verdict verdict = readOnHost("aten::equal", stream, {&self, &other});
+  if (C10_UNLIKELY(verdict == Verdict::Skip)) {
+    return self.sizes() == other.sizes();
+  }
   const TraceScope work(stream, kKernelName<"aten::equal">.text);
   return at::native::cpu_equal(hostView(self), hostView(other));
 }

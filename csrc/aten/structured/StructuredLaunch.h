@@ -218,8 +218,10 @@ void launchStructured(const StructuredKernel& op, const std::array<const Tensor*
   };
   if (mode == LaunchMode::OnCallingThread) {
     waitForCurrentStream(device, op.name);
-    const HostKernelScope scope;
-    make()();
+    if (verdict == Verdict::Run) {
+      const HostKernelScope scope;
+      make()();
+    }
   } else {
     launchOp(op.described, device, MadeBy{make}, verdict, op.name);
   }

@@ -18,8 +18,9 @@
 //            not throw.
 //   Verdict  The functions for accesses say whether the work is to run. Work that is skipped keeps
 //            its place in the order of the stream, and writes nothing; so do its replays if it is
-//            captured. What the calling thread computes, such as those calls of the fallback, runs
-//            in any case.
+//            captured. The calling thread leaves its own work out, too, such as a copy for which it
+//            waits. A number that it would read is then zero, and tensors that it would compare are
+//            equal if their sizes are.
 // Without an observer, a report costs one relaxed load.
 #pragma once
 
@@ -38,6 +39,10 @@
 
 #include "torch_openreg/core/Macros.h"
 #include "torch_openreg/core/Stream.h"
+
+namespace c10 {
+struct GeneratorImpl;
+}
 
 namespace c10::openreg {
 
@@ -76,6 +81,20 @@ struct TracedKernel;
 // What an observer says of work that is about to be enqueued.
 enum class [[nodiscard]] Verdict : uint8_t { Run, Skip };
 
+// What an observer says when the host asks whether work is done.
+enum class [[nodiscard]] Progress : uint8_t {
+  Asked,    // the stream answers
+  Awaited,  // the host waits for the work, so it is done
+  Pending,  // it is not done
+};
+
+// When freed memory that other streams use is reused.
+enum class [[nodiscard]] Reuse : uint8_t {
+  WhenDone,  // when these streams have passed the free
+  InOrder,   // at once: the memory's own stream waits for the others
+  NotYet,    // not before an observer says something else; asked at each allocation
+};
+
 // docs: observer
 // Each function is called for one kind of event, and does nothing unless it is overridden. Names of
 // kernels are those of operators, such as "aten::add.out", and live as long as the process.
@@ -111,6 +130,9 @@ class Observer {
     return Verdict::Run;
   }
 
+  // A kernel that draws numbers from the engine is about to be enqueued, skipped or not.
+  virtual void numberDraw(const OpenRegStream& /*stream*/, GeneratorImpl& /*engine*/) {}
+
   // The launch of an operator's kernel. One of the functions above was called before on the same
   // thread, if its operands are known.
   virtual void kernelLaunch(const char* /*kernel*/) {}
@@ -134,6 +156,10 @@ class Observer {
   virtual void streamSynchronization(const OpenRegStream& /*stream*/) {}
   virtual void deviceSynchronization(DeviceIndex /*device*/) {}
 
+  // The program asks whether an event's record, or all work of a stream, is complete.
+  virtual Progress eventQuery(const void* /*event*/) { return Progress::Asked; }
+  virtual Progress streamQuery(const OpenRegStream& /*stream*/) { return Progress::Asked; }
+
   // A query has answered that there is nothing to wait for.
   virtual void eventCompletion(const void* /*event*/) {}
   virtual void streamCompletion(const OpenRegStream& /*stream*/) {}
@@ -147,6 +173,11 @@ class Observer {
   virtual void memoryUse(const void* /*address*/, const OpenRegStream& /*stream*/) {}
   virtual void memoryDeallocation(const void* /*address*/, size_t /*size*/,
                                   const OpenRegStream& /*owner*/, MempoolId_t /*pool*/) noexcept {}
+
+  // Memory that was freed and that other streams than its own use: is it to be reused?
+  virtual Reuse memoryReuse(const void* /*address*/, ArrayRef<OpenRegStream> /*used_on*/) {
+    return Reuse::WhenDone;
+  }
 
   // The memory that contains the address was written by something that reports nothing here, such
   // as another process.
@@ -230,19 +261,21 @@ void observeShortage(void (Observer::*event)(Parameters...),
   detail::forEachObserverOfShortages([&](Observer& observer) { (observer.*event)(arguments...); });
 }
 
-// Reports work. It is skipped if one observer says so.
-template <typename... Parameters>
-inline Verdict observe(Verdict (Observer::*event)(Parameters...),
-                       std::type_identity_t<Parameters>... arguments) {
-  Verdict verdict = Verdict::Run;
+// Reports what observers may decide, such as work. The first value of the enumeration is that of an
+// observer that decides nothing.
+template <typename Answer, typename... Parameters>
+  requires std::is_enum_v<Answer>
+inline Answer observe(Answer (Observer::*event)(Parameters...),
+                      std::type_identity_t<Parameters>... arguments) {
+  Answer answer{};
   if (isObserved()) {
     detail::forEachObserver([&](Observer& observer) {
-      if ((observer.*event)(arguments...) == Verdict::Skip) {
-        verdict = Verdict::Skip;
+      if (const Answer one = (observer.*event)(arguments...); one != Answer{}) {
+        answer = one;
       }
     });
   }
-  return verdict;
+  return answer;
 }
 
 // Reports the operands of a kernel that is about to be launched on a stream.

@@ -20,7 +20,7 @@ __all__ = [
     "DeviceReport",
     "Failure",
     "LargeBlock",
-    "MadeUpRead",
+    "Guess",
     "Place",
     "Report",
     "Use",
@@ -184,8 +184,8 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class MadeUpRead:
-    """A line at which the host has read values that no kernel has computed.
+class Guess:
+    """A line at which the host has read made-up values, or at which a size was guessed.
 
     Attributes:
         operation: The operator.
@@ -211,8 +211,7 @@ class Report:
         outside: Memory outside of the allocator, on each device.
         failure: The first allocation that failed, or with ``--beyond`` would have failed.
         made_up: Lines that read made-up values.
-        guessed_sizes: Operators whose results' sizes depend on data, and how often they were
-            guessed.
+        guessed_sizes: Lines with operators whose results' sizes depend on data.
     """
 
     profile: Profile | None
@@ -222,8 +221,8 @@ class Report:
     devices: list[DeviceReport]
     outside: list[Use]
     failure: Failure | None
-    made_up: list[MadeUpRead]
-    guessed_sizes: dict[str, int]
+    made_up: list[Guess]
+    guessed_sizes: list[Guess]
 
     @property
     def low(self) -> int:
@@ -292,18 +291,11 @@ class Report:
         )
 
     def _unsure_lines(self) -> list[str]:
-        lines = []
-        if self.made_up:
-            places = ", ".join(f"{one.place} x{one.count}" for one in self.made_up[:_LARGEST])
-            more = len(self.made_up) - _LARGEST
-            lines.append(
-                f"{len(self.made_up)} lines read made-up values: {places}"
-                + (f", and {more} more" if more > 0 else "")
-            )
-        if self.guessed_sizes:
-            names = ", ".join(f"{name} x{count}" for name, count in self.guessed_sizes.items())
-            lines.append(f"sizes that depend on data were guessed: {names}")
-        return lines
+        kinds = (
+            (self.made_up, "read made-up values"),
+            (self.guessed_sizes, "have sizes that depend on data and were guessed"),
+        )
+        return [_guesses_text(guesses, what) for guesses, what in kinds if guesses]
 
 
 def _size(nbytes: int) -> str:
@@ -313,6 +305,13 @@ def _size(nbytes: int) -> str:
     if nbytes >= _MIB:
         return f"{nbytes / _MIB:.2f} MiB"
     return f"{nbytes / 1024:.2f} KiB" if nbytes >= 1024 else f"{nbytes} bytes"
+
+
+def _guesses_text(guesses: Sequence[Guess], what: str) -> str:
+    places = ", ".join(f"{os.path.basename(one.place)} x{one.count}" for one in guesses[:_LARGEST])
+    more = len(guesses) - _LARGEST
+    lines = "1 line" if len(guesses) == 1 else f"{len(guesses)} lines"
+    return f"{lines} {what}: {places}" + (f", and {more} more" if more > 0 else "")
 
 
 def _where(moment: DeviceReport | Failure) -> str:

@@ -111,7 +111,7 @@ def report() -> Report:
             "with python -m torch_openreg.cuda --dry-run, or set OPENREG_DRY_RUN to 1"
         )
     from torch_openreg.extras.dry_run import _record
-    from torch_openreg.extras.dry_run._report import MadeUpRead, Report, device_report
+    from torch_openreg.extras.dry_run._report import Guess, Report, device_report
 
     _record.note_parameters()
     used = _C._memory_record_devices()
@@ -125,8 +125,8 @@ def report() -> Report:
         devices=[device_report(index, _C._memory_record_peak(index), context) for index in used],
         outside=_outside(chosen) if used else [],
         failure=_failure(),
-        made_up=[MadeUpRead(*read) for read in _C._dry_run_made_up_reads()],
-        guessed_sizes=_C._dry_run_guessed_sizes(),
+        made_up=[Guess(*one) for one in _C._dry_run_made_up_reads()],
+        guessed_sizes=[Guess(*one) for one in _C._dry_run_guessed_sizes()],
     )
 
 
