@@ -9,25 +9,17 @@ import sys
 from pathlib import Path
 
 _DOCS = Path(__file__).resolve().parent
-PAGE = _DOCS / "settings.md"
-_BEGIN = "<!-- settings: python docs/settings_table.py writes this table -->\n"
-_END = "<!-- end of settings -->\n"
 
-sys.path.insert(0, str(_DOCS / "_ext"))
+sys.path[:0] = [str(_DOCS), str(_DOCS / "_ext")]
 
 import sources  # noqa: E402  (needs the path above)
+from page_table import PageTable  # noqa: E402
+
+PLACE = PageTable(_DOCS / "settings.md", "settings", "python docs/settings_table.py")
 
 
-def updated(page: str) -> str:
-    """Returns the text of the page with the table of the sources.
-
-    Raises:
-        ValueError: The page does not have the two comments between which the table stands.
-    """
-    before, begin, rest = page.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE}: expected the lines {_BEGIN!r} and {_END!r}")
+def table() -> str:
+    """Returns the table of the sources."""
     rows = [
         ("variable", "default", "allowed", "meaning"),
         ("---",) * 4,
@@ -36,9 +28,8 @@ def updated(page: str) -> str:
             for one in sources.settings()
         ),
     ]
-    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    return f"{before}{begin}\n{table}\n{end}{after}"
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PLACE.write(table())

@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(_ROOT / "tools" / "backend"))
+sys.path[:0] = [str(_ROOT / "tools" / "backend"), str(_ROOT / "docs")]
 
 from openreg_extras import extra_of  # noqa: E402  (needs the path above)
+from page_table import PageTable  # noqa: E402
 
-__all__ = ["PAGE", "core_files", "main", "updated"]
+__all__ = ["PLACE", "core_files", "main", "table"]
 
-PAGE = _ROOT / "docs" / "architecture.md"
-_BEGIN = "<!-- core: python tools/core_files.py --page writes this table -->\n"
-_END = "<!-- end of core -->\n"
+PLACE = PageTable(_ROOT / "docs" / "architecture.md", "core", "python tools/core_files.py --page")
 
 _RUNTIME = "third_party/openreg_runtime"
 # What is compiled, what compiled code includes, and what is installed.
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python tools/core_files.py", description=__doc__)
     parser.add_argument("--page", action="store_true", help="write the table into the page")
     if parser.parse_args(arguments).page:
-        PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        PLACE.write(table(core_files()))
     else:
         print(*core_files(), sep="\n")
     return 0
@@ -68,20 +67,7 @@ def core_files() -> list[str]:
     return sorted(path for path in paths if extra_of(path) is None and not path.startswith(_BUILT))
 
 
-def updated(page: str) -> str:
-    """Returns the text of the page with the table of the files.
-
-    Raises:
-        ValueError: The page does not have the two comments between which the table stands.
-    """
-    before, begin, rest = page.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE}: expected the lines {_BEGIN!r} and {_END!r}")
-    return f"{before}{begin}\n{_table(core_files())}\n{end}{after}"
-
-
-def _table(files: Sequence[str]) -> str:
+def table(files: Sequence[str]) -> str:
     """Returns a table of the files by folders: how many, and the nouns that they are about."""
     folders: dict[str, list[Path]] = {}
     for file in map(Path, files):

@@ -11,7 +11,7 @@ namespace c10::openreg {
 namespace {
 
 const Setting kStickyErrors{
-    "OPENREG_CUDA_STICKY_ERRORS", "0", "0 or 1", "0 1",
+    "OPENREG_CUDA_STICKY_ERRORS", "0", "0 1",
     "1: with OPENREG_DEVICE_TYPE=cuda, a device on which a kernel failed stays unusable until the "
     "process ends, as a GPU does; 0: it works again when the error has been raised."};
 

@@ -13,25 +13,25 @@ namespace c10::openreg {
 namespace {
 
 const Setting kDeviceTypeSetting{
-    "OPENREG_DEVICE_TYPE", "openreg", "openreg, cuda or none", "openreg cuda none",
+    "OPENREG_DEVICE_TYPE", "openreg", "openreg cuda none",
     "The device type that the PyTorch backend serves. Read when its library is loaded."};
 
-const Setting kCapability{
-    "OPENREG_CUDA_CAPABILITY", "8.0", "a major and a minor version, such as 9.0", "<version>",
-    "The compute capability that devices have with OPENREG_DEVICE_TYPE=cuda."};
+const Setting kCapability{"OPENREG_CUDA_CAPABILITY", "8.0", "<version>",
+                          "The compute capability that devices have with OPENREG_DEVICE_TYPE=cuda.",
+                          "a major and a minor version, such as 9.0"};
 
-const Setting kVersion{"OPENREG_CUDA_VERSION", "none",
-                       "none, or a major and a minor version, such as 12.8", "none <version>",
+const Setting kVersion{"OPENREG_CUDA_VERSION", "none", "none <version>",
                        "What torch.version.cuda is with OPENREG_DEVICE_TYPE=cuda in a build of "
-                       "torch without CUDA. Read by import torch."};
+                       "torch without CUDA. Read by import torch.",
+                       "none, or a major and a minor version, such as 12.8"};
 
 const Setting kOverGpu{
-    "OPENREG_CUDA_OVER_GPU", "0", "0 or 1", "0 1",
+    "OPENREG_CUDA_OVER_GPU", "0", "0 1",
     "1: OPENREG_DEVICE_TYPE=cuda takes the place of GPUs that torch could use; 0: it is refused "
     "on such a machine. Read by import torch."};
 
 const Setting kNotice{
-    "OPENREG_CUDA_NOTICE", "1", "0 or 1", "0 1",
+    "OPENREG_CUDA_NOTICE", "1", "0 1",
     "1: with OPENREG_DEVICE_TYPE=cuda, the first use says so, in one line on stderr."};
 
 std::optional<int> parseNumber(std::string_view text) {

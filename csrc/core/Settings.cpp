@@ -19,8 +19,8 @@ std::string_view textOf(int setting) {
 
 }  // namespace
 
-Setting::Setting(const char* variable, const char* default_text, const char* allowed,
-                 const char* values, const char* description) {
+Setting::Setting(const char* variable, const char* default_text, const char* values,
+                 const char* description, const char* allowed) {
   const orSetting setting{variable, default_text, allowed, description, nullptr, nullptr};
   OPENREG_CHECK(orDeclareSetting(&index_, &setting, values));
 }

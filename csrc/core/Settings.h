@@ -13,16 +13,16 @@
 namespace c10::openreg {
 
 // A setting, declared as a constant in the file that reads it:
-//   const Setting kPoison{"OPENREG_MEMORY_POISON", "0", "0 or 1", "0 1", "1: unused memory ..."};
+//   const Setting kPoison{"OPENREG_MEMORY_POISON", "0", "0 1", "1: unused memory ..."};
 // The documentation's table is made from these declarations. The values are read at each call, so
 // callers should cache them.
 //   Errors: c10::AcceleratorError if any setting has an invalid value.
 class OPENREG_EXPORT Setting {
  public:
-  // The name of the variable, its default, the allowed values for people, the same for
-  // orDeclareSetting, and what the setting does.
-  Setting(const char* variable, const char* default_text, const char* allowed, const char* values,
-          const char* description);
+  // The name of the variable, its default, the values that it may have, as for orDeclareSetting,
+  // what the setting does, and the values for people unless all of them are words.
+  Setting(const char* variable, const char* default_text, const char* values,
+          const char* description, const char* allowed = nullptr);
 
   // The value in the environment when the settings were read, or the default. Lives as long as the
   // process.

@@ -15,12 +15,12 @@
 namespace c10::openreg {
 namespace {
 
-const Setting kPoison{"OPENREG_MEMORY_POISON", "0", "0 or 1", "0 1",
+const Setting kPoison{"OPENREG_MEMORY_POISON", "0", "0 1",
                       "1: unused memory is filled with a pattern, and allocations are guarded."};
 
-const Setting kQuarantine{"OPENREG_MEMORY_QUARANTINE", "256MiB", "a size, such as 64MiB; 0: none",
-                          "<size>",
-                          "With OPENREG_MEMORY_POISON=1, how much freed memory is not reused yet."};
+const Setting kQuarantine{"OPENREG_MEMORY_QUARANTINE", "256MiB", "<size>",
+                          "With OPENREG_MEMORY_POISON=1, how much freed memory is not reused yet.",
+                          "a size, such as 64MiB; 0: none"};
 
 constexpr unsigned char kPattern = 0xff;
 constexpr size_t kGuardSize = 512;

@@ -166,14 +166,15 @@ std::vector<std::string> settingNames() {
   return names;
 }
 
-void declareSetting(std::string variable, std::string default_text, std::string allowed,
-                    std::string values, std::string description) {
-  static auto* declared = new std::deque<std::array<std::string, 5>>;  // the texts live for ever
-  const auto& texts = declared->emplace_back(std::array{std::move(variable),
-                                                        std::move(default_text), std::move(allowed),
-                                                        std::move(values), std::move(description)});
-  c10::openreg::Setting(texts[0].c_str(), texts[1].c_str(), texts[2].c_str(), texts[3].c_str(),
-                        texts[4].c_str());
+void declareSetting(std::string variable, std::string default_text, std::string values,
+                    std::string description, OptionalText allowed) {
+  static auto* declared = new std::deque<std::string>;  // the texts live for ever
+  const auto keep = [](std::string text) {
+    return declared->emplace_back(std::move(text)).c_str();
+  };
+  c10::openreg::Setting(keep(std::move(variable)), keep(std::move(default_text)),
+                        keep(std::move(values)), keep(std::move(description)),
+                        allowed ? keep(*std::move(allowed)) : nullptr);
 }
 
 std::pair<int, std::vector<std::string>> reviewSettings() {
@@ -245,7 +246,8 @@ void bindDevice(py::module_& m) {
   m.attr("_isInBadFork") = m.attr("_is_in_bad_fork");
   m.def("_settings", &settings);
   m.def("_setting_names", &settingNames);
-  m.def("_declare_setting", &declareSetting);
+  m.def("_declare_setting", &declareSetting, py::arg("variable"), py::arg("default_text"),
+        py::arg("values"), py::arg("description"), py::arg("allowed") = py::none());
   m.def("_review_settings", &reviewSettings);
   m.def("_are_settings_read", &areSettingsRead);
   m.def("_error_table", &errorTable);

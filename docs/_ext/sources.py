@@ -75,7 +75,11 @@ class Setting:
 
 def settings() -> list[Setting]:
     """Returns the runtime's table, then the settings of the other layers by name."""
-    own = [Setting(*row) for row in macro_rows(SETTING_HEADER, "OPENREG_SETTINGS", 4)]
+    rows = macro_rows(SETTING_HEADER, "OPENREG_SETTINGS", 5)
+    own = [
+        _declared(variable, default, values, description, "" if allowed == "NULL" else allowed)
+        for variable, default, values, allowed, description in rows
+    ]
     declared = [*_settings_of_the_backend(), *_settings_of_the_package()]
     return [*own, *sorted(declared, key=lambda one: one.variable)]
 
@@ -86,7 +90,9 @@ def _settings_of_the_backend() -> Iterable[Setting]:
     for path in sorted((ROOT / "csrc").rglob("*.cpp")):
         for arguments in re.findall(rf"\bSetting \w+\{{((?:{string}|[\s,])+)\}}", read(path)):
             texts = re.findall(rf"(?:{string}\s*)+", arguments)
-            yield _declared("".join(re.findall(string, text)).replace('""', "") for text in texts)
+            yield _declared(
+                *("".join(re.findall(string, text)).replace('""', "")[1:-1] for text in texts)
+            )
 
 
 def _settings_of_the_package() -> Iterable[Setting]:
@@ -97,12 +103,17 @@ def _settings_of_the_package() -> Iterable[Setting]:
             continue
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "_declare_setting":
-                yield _declared(f'"{ast.literal_eval(one)}"' for one in node.args)
+                named = {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
+                yield _declared(*map(ast.literal_eval, node.args), **named)
 
 
-def _declared(quoted: Iterable[str]) -> Setting:
-    variable, default, allowed, _, description = (text[1:-1] for text in quoted)
-    return Setting(variable, default, allowed, description)
+def _declared(
+    variable: str, default: str, values: str, description: str, allowed: str = ""
+) -> Setting:
+    # As the runtime does for orDeclareSetting.
+    *others, last = values.split()
+    words = f"{', '.join(others)} or {last}" if others else last
+    return Setting(variable, default, allowed or words, description)
 
 
 @dataclass(frozen=True)

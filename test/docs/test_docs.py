@@ -295,9 +295,19 @@ class TestTables(OpenRegTestCase):
         self.assertEqual(documented, [row[:4] for row in _C._settings()])
 
     def test_settings_table_in_the_page_is_that_of_the_sources(self):
-        page = settings_table.PAGE.read_text(encoding="utf-8")
+        place = settings_table.PLACE
+        page = place.page.read_text(encoding="utf-8")
         self.assertIn("| `OPENREG_DEVICE_COUNT` | 2 | an integer from 0 to 64 |", page)
-        self.assertEqual(page, settings_table.updated(page), "python docs/settings_table.py")
+        current = place.updated(page, settings_table.table())
+        self.assertEqual(page, current, "python docs/settings_table.py")
+
+    def test_page_without_the_place_of_a_table_is_an_error(self):
+        place = settings_table.PLACE
+        page = place.page.read_text(encoding="utf-8")
+        for comment in ("<!-- settings: ", "<!-- end of settings"):
+            with self.assertRaisesRegex(ValueError, "settings.md: expected the lines"):
+                place.updated(page.replace(comment, "<!-- "), "")
+        self.assertNotIn("| meaning |", place.updated(page, "another table\n"))
 
     def test_error_table_is_that_of_the_library(self):
         documented = [(one.name, one.number, one.text) for one in sources.error_codes()]

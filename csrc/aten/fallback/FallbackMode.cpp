@@ -12,7 +12,7 @@ namespace {
 
 // docs: setting
 const c10::openreg::Setting kInitialMode{
-    "OPENREG_FALLBACK", "silent", "silent, warn or error", "silent warn error",
+    "OPENREG_FALLBACK", "silent", "silent warn error",
     "What the PyTorch backend's fallback does when a call makes the host wait."};
 // docs: end
 

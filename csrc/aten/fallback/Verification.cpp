@@ -14,7 +14,7 @@ namespace at::openreg {
 namespace {
 
 const c10::openreg::Setting kVerify{
-    "OPENREG_FALLBACK_VERIFY", "0", "0 or 1", "0 1",
+    "OPENREG_FALLBACK_VERIFY", "0", "0 1",
     "1: each planned call of the fallback is compared with the functional result."};
 
 bool hasSameBytes(const Tensor& one, const Tensor& other) {

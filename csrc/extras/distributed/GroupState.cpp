@@ -16,7 +16,7 @@ using std::chrono::steady_clock;
 namespace {
 
 const c10::openreg::Setting kOnError{
-    "OPENREG_OCCL_ON_ERROR", "raise", "raise or abort", "raise abort",
+    "OPENREG_OCCL_ON_ERROR", "raise", "raise abort",
     "What a distributed operation that fails does. abort: it ends the process."};
 
 }  // namespace

@@ -30,15 +30,15 @@ using c10::openreg::TracedAccessKind;
 using c10::openreg::TracedKernel;
 
 const c10::openreg::Setting kCheck{
-    "OPENREG_TRITON_CHECK", "1", "0 or 1", "0 1",
+    "OPENREG_TRITON_CHECK", "1", "0 1",
     "1: each access of a Triton kernel is checked against its argument's storage. 0: none is."};
 
 // Read by the package.
 const c10::openreg::Setting kAutotune{
-    "OPENREG_TRITON_AUTOTUNE", "measure", "measure or first", "measure first",
+    "OPENREG_TRITON_AUTOTUNE", "measure", "measure first",
     "first: triton.autotune takes the first configuration, and measures none."};
 const c10::openreg::Setting kInductor{
-    "OPENREG_INDUCTOR", "cpp", "cpp or triton", "cpp triton",
+    "OPENREG_INDUCTOR", "cpp", "cpp triton",
     "triton: with device type cuda, torch.compile makes kernels in Triton, as for a GPU."};
 
 // How long a loop of a program may wait for memory to change before that is an error. Programs

@@ -137,6 +137,10 @@ TEST(bad_values_of_declared_settings_fail_every_call_that_needs_a_setting) {
       {"<size>", "1MiB", {"0", "7", "64GiB"}, {"", "-1", "64GB", "99999999999TiB"}},
       {"none <version>", "none", {"12.8", "0.0"}, {"", "12", "12.x", ".8", "1.2.3"}},
       {"<text>", "none", {"x", "a b"}, {""}},
+      {"<size:2KiB>", "1MiB", {"2048", "64GiB"}, {"", "0", "2047", "1KiB"}},
+      {"<number>", "7", {"0", "18446744073709551615"}, {"", "-1", "1.5", "18446744073709551616"}},
+      {"off <number:9>", "off", {"0", "9"}, {"", "10", "on"}},
+      {"<devices>", "", {"", "1", "1,0"}, {"2", "0,0", "0,", "all"}},
   };
   for (const Case& one : cases) {
     for (const char* value : one.good) {
@@ -172,6 +176,25 @@ TEST(setting_that_is_declared_late_is_read_at_once) {
     declare("TEST_SWITCH", "0", "0 1");
     CHECK_ERROR(orCheckSettings(), orErrorInvalidSetting);
   });
+}
+
+TEST(text_of_allowed_words_is_made_of_them) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"one", "one"}, {"0 1", "0 or 1"}, {"0 1 raise collect", "0, 1, raise or collect"}};
+  for (const auto& [values, allowed] : cases) {
+    test::check_child([values = values, allowed = allowed] {
+      const std::string first(
+          std::string_view(values).substr(0, std::string_view(values).find(' ')));
+      const orSetting words = {"TEST_WORDS", first.c_str(), nullptr, "Words.", nullptr, nullptr};
+      int index = -1;
+      CHECK_OK(orDeclareSetting(&index, &words, values));
+      orSetting setting;
+      CHECK_OK(orGetSetting(&setting, index));
+      CHECK_EQUAL(std::string(setting.allowed), allowed);
+      const orSetting size = {"TEST_SIZE", "1MiB", nullptr, "A size.", nullptr, nullptr};
+      CHECK_ERROR(orDeclareSetting(&index, &size, "<size>"), orErrorInvalidValue);
+    });
+  }
 }
 
 TEST(declarations_are_checked) {
@@ -276,6 +299,7 @@ TEST(bad_values_are_refused) {
   }
   for (const char* value : {"", "much", "-1"}) {
     check_refused("OPENREG_QUEUE_MEMORY", value, "a size, such as 64MiB; 0: no limit");
+    check_refused("OPENREG_SCHEDULE", value, "free, lazy, eager or a seed, an integer from 0");
   }
 }
 

@@ -347,42 +347,38 @@ def suppress(*kinds: str, operator: str | None = None, file: str | None = None) 
 _C._declare_setting(
     "OPENREG_SANITIZER",
     "0",
-    "0, 1, raise or collect",
     "0 1 raise collect",
     "1: finds work that streams do not order, and warns. raise, collect: does that.",
 )
 _C._declare_setting(
     "OPENREG_SANITIZER_EXIT",
     "1",
-    "0 or 1",
     "0 1",
     "1: with findings that were not cleared, the process ends with status 77.",
 )
 _C._declare_setting(
     "OPENREG_SANITIZER_HOST",
     "1",
-    "0, 1 or operators",
     "0 1 operators",
     "1: finds all accesses of the host. operators: those of operators. 0: none.",
 )
 _C._declare_setting(
     "OPENREG_SANITIZER_REPORT",
     "none",
-    "the name of a file",
     "<text>",
     "Where the sanitizer writes its findings when the process ends, as JSON.",
+    allowed="the name of a file",
 )
 _C._declare_setting(
     "OPENREG_SANITIZER_SUPPRESSIONS",
     "none",
-    "the name of a file",
     "<text>",
     "Findings not to report: a line for each, kind:file:operator.",
+    allowed="the name of a file",
 )
 _C._declare_setting(
     "OPENREG_SANITIZER_UNINITIALIZED",
     "0",
-    "0 or 1",
     "0 1",
     "1: the sanitizer also finds kernels that read uninitialized memory.",
 )

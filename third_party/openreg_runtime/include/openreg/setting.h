@@ -13,26 +13,28 @@
 #include <openreg/error.h>
 #include <stddef.h>
 
-/* X(variable, default as text, allowed values, what it does) */
-#define OPENREG_SETTINGS(X)                                                             \
-  X(OPENREG_DEVICE_COUNT, "2", "an integer from 0 to 64", "Number of devices.")         \
-  X(OPENREG_DEVICE_MEMORY, "a quarter of the machine's memory",                         \
-    "a size of at least 16MiB, such as 512MiB, 4GiB or a number of bytes",              \
-    "Capacity of each device.")                                                         \
-  X(OPENREG_VISIBLE_DEVICES, "all devices",                                             \
-    "different device numbers below OPENREG_DEVICE_COUNT, separated by commas",         \
-    "Which devices the process sees, in which order. Empty: none.")                     \
-  X(OPENREG_MEMORY_PROTECTION, "1", "0 or 1",                                           \
-    "1: the host faults on device memory. 0: it may read and write it, for debuggers.") \
-  X(OPENREG_LAUNCH_BLOCKING, "0", "0 or 1",                                             \
-    "1: every launch waits until its work is done and returns its error.")              \
-  X(OPENREG_SCHEDULE, "free", "free, lazy, eager or a seed, an integer from 0",         \
-    "Which of the streams that are ready runs next; free: each runs when it is ready.") \
-  X(OPENREG_QUEUE_MEMORY, "64MiB", "a size, such as 64MiB; 0: no limit",                \
+/* X(variable, default as text, values, the same for people or NULL, what it does), as for
+ * orDeclareSetting. A default that is none of the values is computed. */
+#define OPENREG_SETTINGS(X)                                                                    \
+  X(OPENREG_DEVICE_COUNT, "2", "<number:64>", "an integer from 0 to 64", "Number of devices.") \
+  X(OPENREG_DEVICE_MEMORY, "a quarter of the machine's memory", "<size:16MiB>",                \
+    "a size of at least 16MiB, such as 512MiB, 4GiB or a number of bytes",                     \
+    "Capacity of each device.")                                                                \
+  X(OPENREG_VISIBLE_DEVICES, "all devices", "<devices>",                                       \
+    "different device numbers below OPENREG_DEVICE_COUNT, separated by commas",                \
+    "Which devices the process sees, in which order. Empty: none.")                            \
+  X(OPENREG_MEMORY_PROTECTION, "1", "0 1", NULL,                                               \
+    "1: the host faults on device memory. 0: it may read and write it, for debuggers.")        \
+  X(OPENREG_LAUNCH_BLOCKING, "0", "0 1", NULL,                                                 \
+    "1: every launch waits until its work is done and returns its error.")                     \
+  X(OPENREG_SCHEDULE, "free", "free lazy eager <number>",                                      \
+    "free, lazy, eager or a seed, an integer from 0",                                          \
+    "Which of the streams that are ready runs next; free: each runs when it is ready.")        \
+  X(OPENREG_QUEUE_MEMORY, "64MiB", "<size>", "a size, such as 64MiB; 0: no limit",             \
     "Memory of what waits in a stream's queue, beyond which a submission waits.")
 
 /* Where a setting stands in the table, such as orSettingIndex_OPENREG_DEVICE_COUNT. */
-#define OPENREG_SETTING_INDEX(variable, default_text, allowed, description) \
+#define OPENREG_SETTING_INDEX(variable, default_text, values, allowed, description) \
   orSettingIndex_##variable,
 typedef enum orSettingIndex {
   OPENREG_SETTINGS(OPENREG_SETTING_INDEX) orSettingIndexCount
@@ -61,15 +63,17 @@ OPENREG_EXTERN_C_BEGIN
 
 /* Declares a setting of a layer above the runtime and stores its index, from orSettingIndexCount
  * on. The value and the source in `setting` are not used. `values` has the values that are valid,
- * separated by spaces. It may contain
- *   <size>     for a number of bytes or a size such as 64MiB,
- *   <version>  for two numbers with a point between them, such as 12.8,
- *   <text>     for any text but the empty one.
- * A declaration may be repeated. A setting that is declared after the settings have been read is
- * read by this call.
+ * separated by spaces: words, and kinds of values:
+ *   <size>     a number of bytes or a size such as 64MiB; <size:16MiB>: of at least 16MiB
+ *   <number>   an integer from 0; <number:64>: of at most 64
+ *   <devices>  different numbers below OPENREG_DEVICE_COUNT, separated by commas, or nothing
+ *   <version>  two numbers with a point between them, such as 12.8
+ *   <text>     any text but the empty one
+ * If all are words, `allowed` may be null: the runtime makes it of them. A declaration may be
+ * repeated. A setting that is declared after the settings have been read is read by this call.
  * Owns: the texts must live as long as the process.
- * Errors: orErrorInvalidValue if a text is null, the default is not valid, or another setting has
- * the name. */
+ * Errors: orErrorInvalidValue if another text is null, `allowed` is null and not all are words, the
+ * default is not valid, or another setting has the name. */
 OPENREG_API orError_t orDeclareSetting(int* index, const orSetting* setting,
                                        const char* values) OPENREG_CHECKED;
 

@@ -7,9 +7,11 @@
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
+#include <deque>
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,7 +25,6 @@ namespace openreg {
 namespace {
 
 constexpr size_t mebibyte = size_t{1} << 20;
-constexpr size_t min_device_memory = 16 * mebibyte;
 constexpr size_t min_default_device_memory = 1024 * mebibyte;
 
 // Tidy numbers in reports; also the size of a huge page.
@@ -57,126 +58,159 @@ std::optional<size_t> parse_size(std::string_view text) {
   return *count << shift;
 }
 
-std::optional<bool> parse_switch(std::string_view text) {
-  if (text == "0") return false;
-  if (text == "1") return true;
+// What the text of a setting means: a word, by its place among the words that are allowed, or what
+// the kind of the value says.
+struct Value {
+  std::optional<size_t> word = std::nullopt;
+  uint64_t number = 0;
+  std::vector<int> devices = {};
+
+  bool is_on() const { return word == size_t{1}; }  // of a switch, whose words are 0 and 1
+};
+
+struct Limits {
+  std::optional<uint64_t> bound = std::nullopt;  // what follows the name of the kind
+  int device_count;
+};
+
+std::optional<Value> size_value(std::string_view text, const Limits& limits) {
+  const std::optional<size_t> size = parse_size(text);
+  if (!size || *size < limits.bound.value_or(0)) return std::nullopt;
+  return Value{.number = *size};
+}
+
+std::optional<Value> number_value(std::string_view text, const Limits& limits) {
+  const std::optional<uint64_t> number = parse_integer<uint64_t>(text);
+  if (!number || (limits.bound && *number > *limits.bound)) return std::nullopt;
+  return Value{.number = *number};
+}
+
+std::optional<Value> devices_value(std::string_view text, const Limits& limits) {
+  Value value;
+  std::vector<int>& devices = value.devices;
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    const std::optional<int> device = parse_integer<int>(text.substr(0, comma));
+    if (!device || *device < 0 || *device >= limits.device_count) return std::nullopt;
+    if (std::find(devices.begin(), devices.end(), *device) != devices.end()) return std::nullopt;
+    devices.push_back(*device);
+    if (comma == std::string_view::npos) break;
+    text.remove_prefix(comma + 1);
+    if (text.empty()) return std::nullopt;
+  }
+  return value;
+}
+
+std::optional<Value> version_value(std::string_view text, const Limits& /*limits*/) {
+  const size_t point = text.find('.');
+  const bool is_version = point != std::string_view::npos &&
+                          parse_integer<unsigned>(text.substr(0, point)) &&
+                          parse_integer<unsigned>(text.substr(point + 1));
+  return is_version ? std::optional(Value{}) : std::nullopt;
+}
+
+std::optional<Value> text_value(std::string_view text, const Limits& /*limits*/) {
+  return text.empty() ? std::nullopt : std::optional(Value{});
+}
+
+// The kinds of values, see orDeclareSetting(). What is not one of them is a word.
+struct Kind {
+  std::string_view name;
+  std::optional<Value> (*parse)(std::string_view text, const Limits& limits);
+};
+
+constexpr Kind kinds[] = {
+    {"<size", size_value},       {"<number", number_value}, {"<devices", devices_value},
+    {"<version", version_value}, {"<text", text_value},
+};
+
+// Returns the kind that a part of a setting's values names, null for a word.
+const Kind* find_kind(std::string_view part) {
+  const std::string_view name = part.substr(0, part.find_first_of(":>"));
+  const Kind* kind = std::find_if(std::begin(kinds), std::end(kinds),
+                                  [&](const Kind& one) { return one.name == name; });
+  return kind == std::end(kinds) ? nullptr : kind;
+}
+
+std::vector<std::string_view> split(std::string_view values) {
+  std::vector<std::string_view> parts;
+  while (!values.empty()) {
+    parts.push_back(values.substr(0, values.find(' ')));
+    values.remove_prefix(std::min(parts.back().size() + 1, values.size()));
+  }
+  return parts;
+}
+
+// Returns what a text means to a setting with these values; nothing if it is none of them.
+std::optional<Value> parse(std::string_view text, std::string_view values, int device_count) {
+  const std::vector<std::string_view> parts = split(values);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string_view part = parts[i];
+    const Kind* const kind = find_kind(part);
+    if (kind == nullptr) {
+      if (text == part) return Value{.word = i};
+      continue;
+    }
+    Limits limits{std::nullopt, device_count};
+    if (const size_t colon = part.find(':'); colon != std::string_view::npos) {
+      limits.bound = parse_size(part.substr(colon + 1, part.size() - colon - 2));
+    }
+    if (std::optional<Value> value = kind->parse(text, limits)) return value;
+  }
   return std::nullopt;
 }
 
-}  // namespace
-
-std::optional<Schedule> parse_schedule(std::string_view text) {
-  if (text == "free") return Schedule{};
-  if (text == "lazy") return Schedule{.kind = Schedule::Kind::Lazy};
-  if (text == "eager") return Schedule{.kind = Schedule::Kind::Eager};
-  const std::optional<uint64_t> seed = parse_integer<uint64_t>(text);
-  if (!seed) return std::nullopt;
-  return Schedule{.kind = Schedule::Kind::Seeded, .seed = *seed};
-}
-
-namespace {
-
-// Stores what a text means. Returns false, and leaves the default, if it means nothing.
-template <typename Value>
-bool store(const std::optional<Value>& value, Value& setting) {
-  if (value) setting = *value;
-  return value.has_value();
-}
-
-// One parser for each variable, named after it. Each returns false for a bad text. A null text
-// asks for a default that is computed.
-
-bool parse_OPENREG_DEVICE_COUNT(const char* text, Settings& settings) {
-  const std::optional<int> count = parse_integer<int>(text);
-  const bool is_good = count && *count >= 0 && *count <= OPENREG_MAX_DEVICES;
-  // With a bad count, a list of visible devices is not bad, too.
-  settings.device_count = is_good ? *count : OPENREG_MAX_DEVICES;
-  return is_good;
-}
-
-bool parse_OPENREG_DEVICE_MEMORY(const char* text, Settings& settings) {
-  const std::optional<size_t> size = text ? parse_size(text) : default_device_memory();
-  if (!size || *size < min_device_memory) return false;
-  settings.device_memory = *size - *size % os::page_size();
-  return true;
-}
-
-bool parse_OPENREG_VISIBLE_DEVICES(const char* text, Settings& settings) {
-  std::vector<int>& visible = settings.visible_devices;
-  if (text == nullptr) {
-    for (int i = 0; i < settings.device_count; ++i) visible.push_back(i);
-    return true;
+// Returns the words of a setting as people write them, such as "free, lazy or eager".
+std::string listed(std::string_view values) {
+  const std::vector<std::string_view> words = split(values);
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    text += i == 0 ? "" : i + 1 == words.size() ? " or " : ", ";
+    text += words[i];
   }
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const size_t comma = rest.find(',');
-    const std::optional<int> device = parse_integer<int>(rest.substr(0, comma));
-    if (!device || *device < 0 || *device >= settings.device_count) return false;
-    if (std::find(visible.begin(), visible.end(), *device) != visible.end()) return false;
-    visible.push_back(*device);
-    if (comma == std::string_view::npos) break;
-    rest.remove_prefix(comma + 1);
-    if (rest.empty()) return false;
-  }
-  return true;
+  return text;
 }
 
-bool parse_OPENREG_MEMORY_PROTECTION(const char* text, Settings& settings) {
-  return store(parse_switch(text), settings.has_memory_protection);
-}
-
-bool parse_OPENREG_LAUNCH_BLOCKING(const char* text, Settings& settings) {
-  return store(parse_switch(text), settings.is_launch_blocking);
-}
-
-bool parse_OPENREG_SCHEDULE(const char* text, Settings& settings) {
-  return store(parse_schedule(text), settings.schedule);
-}
-
-bool parse_OPENREG_QUEUE_MEMORY(const char* text, Settings& settings) {
-  return store(parse_size(text), settings.queue_memory);
-}
-
-// Two numbers with a point between them.
-bool is_version(std::string_view text) {
-  const size_t point = text.find('.');
-  return point != std::string_view::npos && parse_integer<unsigned>(text.substr(0, point)) &&
-         parse_integer<unsigned>(text.substr(point + 1));
-}
-
-// Whether a text is one of those that orDeclareSetting() was given.
-bool is_among(std::string_view text, std::string_view values) {
-  while (!values.empty()) {
-    const std::string_view value = values.substr(0, values.find(' '));
-    if (value == "<size>"      ? parse_size(text).has_value()
-        : value == "<version>" ? is_version(text)
-        : value == "<text>"    ? !text.empty()
-                               : value == text) {
-      return true;
-    }
-    values.remove_prefix(std::min(value.size() + 1, values.size()));
-  }
-  return false;
+bool are_words(std::string_view values) {
+  const std::vector<std::string_view> parts = split(values);
+  return std::all_of(parts.begin(), parts.end(),
+                     [](std::string_view part) { return find_kind(part) == nullptr; });
 }
 
 struct Variable {
   orSetting description;
-  bool (*parse)(const char* text, Settings& settings);  // null: it is declared, with `values`
   const char* values;
 };
 
 constexpr Variable own_variables[] = {
-#define OPENREG_VARIABLE(variable, default_text, allowed, description) \
-  {{#variable, default_text, allowed, description, nullptr, nullptr}, parse_##variable, nullptr},
+#define OPENREG_VARIABLE(variable, default_text, values, allowed, description) \
+  {{#variable, default_text, allowed, description, nullptr, nullptr}, values},
     OPENREG_SETTINGS(OPENREG_VARIABLE)
 #undef OPENREG_VARIABLE
 };
 
 static_assert(std::size(own_variables) == orSettingIndexCount);
 
-// Defaults that are described in the table, not written there.
-bool has_computed_default(std::string_view variable) {
-  return variable == "OPENREG_DEVICE_MEMORY" || variable == "OPENREG_VISIBLE_DEVICES";
+// Makes the text for people where a declaration has none. It lives as long as the process.
+Variable completed(Variable variable) {
+  static auto* texts = new std::deque<std::string>;
+  if (variable.description.allowed == nullptr) {
+    variable.description.allowed = texts->emplace_back(listed(variable.values)).c_str();
+  }
+  return variable;
+}
+
+Schedule schedule_of(const Value& value) {
+  if (!value.word) return {.kind = Schedule::Kind::Seeded, .seed = value.number};
+  constexpr Schedule::Kind by_word[] = {Schedule::Kind::Free, Schedule::Kind::Lazy,
+                                        Schedule::Kind::Eager};
+  return {.kind = by_word[*value.word]};
+}
+
+std::vector<int> all_devices(int count) {
+  std::vector<int> devices(static_cast<size_t>(count));
+  std::iota(devices.begin(), devices.end(), 0);
+  return devices;
 }
 
 // What the environment says of a setting.
@@ -205,18 +239,56 @@ struct Environment {
   const Environment* earlier = nullptr;
 
   explicit Environment(const std::vector<Variable>& variables) {
-    for (const Variable& variable : variables) read(variable);
+    for (const Variable& variable : variables) {
+      const size_t index = given.size();
+      const std::optional<Value> value = read(variable);
+      if (index < orSettingIndexCount) keep(static_cast<orSettingIndex>(index), value);
+    }
   }
 
-  void read(const Variable& variable) {
+  // Returns what the setting is; nothing if that is computed, or bad.
+  std::optional<Value> read(const Variable& variable) {
     const orSetting& row = variable.description;
     const std::optional<Given>& found = given.emplace_back(find_given(row.variable, settings));
-    const char* text = found ? found->text.c_str() : nullptr;
-    if (text == nullptr && !has_computed_default(row.variable)) text = row.default_text;
-    const bool is_good = variable.parse != nullptr ? variable.parse(text, settings)
-                                                   : is_among(text, variable.values);
-    if (is_good) return;
-    errors.push_back(concat(row.variable, " is '", text, "'; allowed: ", row.allowed));
+    const char* text = found ? found->text.c_str() : row.default_text;
+    std::optional<Value> value = parse(text, variable.values, settings.device_count);
+    if (!value && found) {
+      errors.push_back(concat(row.variable, " is '", text, "'; allowed: ", row.allowed));
+    }
+    return value;
+  }
+
+ private:
+  // Stores one of the runtime's own settings.
+  void keep(orSettingIndex index, const std::optional<Value>& value) {
+    switch (index) {
+      case orSettingIndex_OPENREG_DEVICE_COUNT:
+        // With a bad count, a list of visible devices is not bad, too.
+        settings.device_count = value ? static_cast<int>(value->number) : OPENREG_MAX_DEVICES;
+        break;
+      case orSettingIndex_OPENREG_DEVICE_MEMORY: {
+        const size_t size = value ? value->number : default_device_memory();
+        settings.device_memory = size - size % os::page_size();
+        break;
+      }
+      case orSettingIndex_OPENREG_VISIBLE_DEVICES:
+        settings.visible_devices = value ? value->devices : all_devices(settings.device_count);
+        break;
+      case orSettingIndex_OPENREG_MEMORY_PROTECTION:
+        settings.has_memory_protection = !value || value->is_on();
+        break;
+      case orSettingIndex_OPENREG_LAUNCH_BLOCKING:
+        settings.is_launch_blocking = value && value->is_on();
+        break;
+      case orSettingIndex_OPENREG_SCHEDULE:
+        if (value) settings.schedule = schedule_of(*value);
+        break;
+      case orSettingIndex_OPENREG_QUEUE_MEMORY:
+        settings.queue_memory = value ? value->number : 0;
+        break;
+      case orSettingIndexCount:
+        break;
+    }
   }
 };
 
@@ -227,7 +299,11 @@ constinit std::atomic<const Environment*> read_environment{nullptr};
 
 // All settings: the runtime's own, then the declared ones.
 std::vector<Variable>& variables() OPENREG_REQUIRES(environment_mutex) {
-  static auto* all = new std::vector<Variable>(std::begin(own_variables), std::end(own_variables));
+  static auto* all = [] {
+    auto* variables = new std::vector<Variable>;
+    for (const Variable& variable : own_variables) variables->push_back(completed(variable));
+    return variables;
+  }();
   return *all;
 }
 
@@ -263,6 +339,12 @@ const ForkLocks environment_fork_locks([]() OPENREG_UNCHECKED_LOCKING { environm
 
 }  // namespace
 
+std::optional<Schedule> parse_schedule(std::string_view text) {
+  const char* const values = own_variables[orSettingIndex_OPENREG_SCHEDULE].values;
+  const std::optional<Value> value = parse(text, values, 0);
+  return value ? std::optional(schedule_of(*value)) : std::nullopt;
+}
+
 orError_t check_settings() {
   const std::vector<std::string>& errors = environment().errors;
   return errors.empty() ? orSuccess : fail(orErrorInvalidSetting, errors.front());
@@ -291,10 +373,10 @@ orError_t orDeclareSetting(int* index, const orSetting* setting, const char* val
   return guarded([&] {
     if (index == nullptr || setting == nullptr || values == nullptr ||
         setting->variable == nullptr || setting->default_text == nullptr ||
-        setting->allowed == nullptr || setting->description == nullptr) {
+        setting->description == nullptr || (setting->allowed == nullptr && !are_words(values))) {
       return fail(orErrorInvalidValue, "orDeclareSetting: a pointer is null");
     }
-    if (!is_among(setting->default_text, values)) {
+    if (!parse(setting->default_text, values, OPENREG_MAX_DEVICES)) {
       return fail(orErrorInvalidValue,
                   concat("orDeclareSetting: expected a default of ", setting->variable, " among '",
                          values, "', got '", setting->default_text, "'"));
@@ -306,11 +388,12 @@ orError_t orDeclareSetting(int* index, const orSetting* setting, const char* val
     });
     *index = static_cast<int>(known - all.begin());
     if (known != all.end()) {
-      if (known->values != nullptr && std::string_view(known->values) == values) return orSuccess;
+      const bool is_own = *index < orSettingIndexCount;
+      if (!is_own && std::string_view(known->values) == values) return orSuccess;
       return fail(orErrorInvalidValue,
                   concat("orDeclareSetting: there is another setting ", setting->variable));
     }
-    Variable added{*setting, nullptr, values};
+    Variable added = completed({*setting, values});
     added.description.value = nullptr;
     added.description.source = nullptr;
     std::unique_ptr<Environment> extended;
