@@ -78,7 +78,7 @@ at::CPUGeneratorImpl* implOf(const Generator& engine) {
 }
 
 // `function` is the one that torch has called, for the text.
-void checkNotCapturing(c10::Device device, const char* function) {
+void checkStateUsable(c10::Device device, const char* function) {
   if (!c10::openreg::isDeviceActive(device.index()) ||
       !c10::openreg::getCurrentOpenRegStream(device.index()).isCapturing()) {
     return;
@@ -317,18 +317,18 @@ std::shared_ptr<GeneratorState> OpenRegGeneratorImpl::state() const {
 
 // docs: generator-seed
 void OpenRegGeneratorImpl::set_current_seed(uint64_t seed) {
-  checkNotCapturing(device(), "set_current_seed");
+  checkStateUsable(device(), "set_current_seed");
   state()->replaceEngine(at::detail::createCPUGenerator(seed));
 }
 // docs: end
 
 uint64_t OpenRegGeneratorImpl::current_seed() const {
-  checkNotCapturing(device(), "current_seed");
+  checkStateUsable(device(), "current_seed");
   return state()->seed();
 }
 
 uint64_t OpenRegGeneratorImpl::seed() {
-  checkNotCapturing(device(), "seed");
+  checkStateUsable(device(), "seed");
   Generator engine = at::detail::createCPUGenerator();
   const uint64_t seed = implOf(engine)->seed();
   state()->replaceEngine(std::move(engine));
@@ -338,14 +338,14 @@ uint64_t OpenRegGeneratorImpl::seed() {
 void OpenRegGeneratorImpl::set_offset(uint64_t offset) {
   TORCH_CHECK(c10::openreg::servesCuda(), "The ", c10::openreg::kDeviceName,
               " generator does not support set_offset; use set_state");
-  checkNotCapturing(device(), "set_offset");
+  checkStateUsable(device(), "set_offset");
   state()->setOffset(offset);
 }
 
 uint64_t OpenRegGeneratorImpl::get_offset() const {
   TORCH_CHECK(c10::openreg::servesCuda(), "The ", c10::openreg::kDeviceName,
               " generator does not support get_offset; use get_state");
-  checkNotCapturing(device(), "get_offset");
+  checkStateUsable(device(), "get_offset");
   return state()->offset();
 }
 
@@ -372,7 +372,7 @@ void OpenRegGeneratorImpl::philox_state(uint64_t /*increment*/, at::Tensor& /*se
 #endif
 
 void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& state) {
-  checkNotCapturing(device(), "set_state");
+  checkStateUsable(device(), "set_state");
   if (!c10::openreg::servesCuda()) {
     Generator engine = at::detail::createCPUGenerator();
     implOf(engine)->set_state(state);
@@ -390,7 +390,7 @@ void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& state) {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
-  checkNotCapturing(device(), "current_seed");
+  checkStateUsable(device(), "current_seed");
   if (!c10::openreg::servesCuda()) {
     Generator engine = state()->waitForKernels();
     const std::lock_guard<std::mutex> lock(engine.mutex());
@@ -439,7 +439,7 @@ Generator GeneratorState::engineForLaunch(const OpenRegStream& stream) {
 }
 
 Generator OpenRegGeneratorImpl::waitForKernels() const {
-  checkNotCapturing(device(), "current_seed");
+  checkStateUsable(device(), "current_seed");
   return state()->waitForKernels();
 }
 

@@ -69,38 +69,40 @@ struct MessageSizes {
   int64_t out = 0;
 };
 
-int64_t elementsOf(const std::vector<Tensor>& tensors) {
-  int64_t count = 0;
-  for (const Tensor& tensor : tensors) {
-    count += tensor.numel();
-  }
-  return count;
-}
-
-MessageSizes sizesOf(const std::vector<Collective>& collectives, int group_size) {
+// The tensors that collectives read and write, and how many elements they have.
+struct Sides {
+  std::vector<Tensor> inputs;
+  std::vector<Tensor> outputs;
   MessageSizes sizes;
-  for (const Collective& collective : collectives) {
-    int64_t in = elementsOf(collective.read);
-    int64_t out = elementsOf(collective.written);
-    // On ranks other than the root, one side is empty; its size follows from the other side.
-    if (collective.written.empty()) {
-      out = collective.signature.kind == CollectiveKind::Gather ? in * group_size : in;
-    } else if (collective.read.empty()) {
-      in = collective.signature.kind == CollectiveKind::Scatter ? out * group_size : out;
-    }
-    sizes.in += in;
-    sizes.out += out;
-  }
-  return sizes;
-}
+};
 
-std::vector<Tensor> tensorsOf(const std::vector<Collective>& collectives,
-                              std::vector<Tensor> Collective::* side) {
-  std::vector<Tensor> tensors;
+Sides sidesOf(const std::vector<Collective>& collectives, int group_size) {
+  Sides sides;
   for (const Collective& collective : collectives) {
-    tensors.insert(tensors.end(), (collective.*side).begin(), (collective.*side).end());
+    MessageSizes own;
+    const size_t first_input = sides.inputs.size();
+    const size_t first_output = sides.outputs.size();
+    for (const Access& access : collective.accesses) {
+      if (access.isRead()) {
+        sides.inputs.push_back(access.tensor);
+        own.in += access.tensor.numel();
+      }
+      if (access.isWritten()) {
+        sides.outputs.push_back(access.tensor);
+        own.out += access.tensor.numel();
+      }
+    }
+    // On ranks other than the root, one side is empty; its size follows from the other side.
+    if (sides.outputs.size() == first_output) {
+      own.out = collective.signature.kind == CollectiveKind::Gather ? own.in * group_size : own.in;
+    } else if (sides.inputs.size() == first_input) {
+      own.in =
+          collective.signature.kind == CollectiveKind::Scatter ? own.out * group_size : own.out;
+    }
+    sides.sizes.in += own.in;
+    sides.sizes.out += own.out;
   }
-  return tensors;
+  return sides;
 }
 
 std::tuple<std::string, std::string> nameAndDescription(const GroupState::Label& label) {
@@ -116,9 +118,7 @@ c10::intrusive_ptr<c10d::Work> recordCommunication(const GroupState& state, cons
   const RecordNames names = recordNamesOf(request.type);
   const bool is_message = !request.is_agreed;
   const int peer = is_message ? std::get<0>(request.channels.front()) : signature.root;
-  const MessageSizes sizes = sizesOf(request.collectives, state.size());
-  std::vector<Tensor> inputs = tensorsOf(request.collectives, &Collective::read);
-  std::vector<Tensor> outputs = tensorsOf(request.collectives, &Collective::written);
+  auto [inputs, outputs, sizes] = sidesOf(request.collectives, state.size());
   if (inputs.empty()) {
     inputs = outputs;
   } else if (outputs.empty()) {

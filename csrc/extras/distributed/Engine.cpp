@@ -76,10 +76,8 @@ class GroupStreams {
 void recordStreams(const std::vector<Collective>& collectives, const OpenRegStream& stream) {
   c10::DeviceAllocator* allocator = c10::getDeviceAllocator(kDeviceType);
   for (const Collective& collective : collectives) {
-    for (const std::vector<Tensor>* tensors : {&collective.read, &collective.written}) {
-      for (const Tensor& tensor : *tensors) {
-        allocator->recordStream(tensor.storage().data_ptr(), stream.unwrap());
-      }
+    for (const Access& access : collective.accesses) {
+      allocator->recordStream(access.tensor.storage().data_ptr(), stream.unwrap());
     }
   }
 }
@@ -89,11 +87,10 @@ c10::openreg::Verdict observeCollectives(const std::vector<Collective>& collecti
                                          CollectiveKind kind, const OpenRegStream& stream) {
   const auto gather = [&](c10::openreg::OperandList& operands) {
     for (const Collective& collective : collectives) {
-      for (const Tensor& tensor : collective.read) {
-        operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/false});
-      }
-      for (const Tensor& tensor : collective.written) {
-        operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/true});
+      for (const Access& access : collective.accesses) {
+        operands.push_back({.tensor = access.tensor.unsafeGetTensorImpl(),
+                            .is_written = access.isWritten(),
+                            .is_updated = access.use == Access::Use::Updated});
       }
     }
   };
@@ -107,13 +104,9 @@ c10::openreg::Verdict observeCollectives(const std::vector<Collective>& collecti
 
 void checkDevice(const Request& request, c10::Device device) {
   for (const Collective& collective : request.collectives) {
-    for (const std::vector<Tensor>* tensors : {&collective.read, &collective.written}) {
-      for (const Tensor& tensor : *tensors) {
-        TORCH_CHECK_VALUE(tensor.device() == device, nameOf(collective.signature.kind),
-                          ": expected tensors on one device, got ", device, " and ",
-                          tensor.device());
-      }
-    }
+    TORCH_CHECK_VALUE(collective.accesses.empty() || collective.device == device,
+                      nameOf(collective.signature.kind), ": expected tensors on one device, got ",
+                      device, " and ", collective.device);
   }
 }
 
@@ -218,8 +211,7 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
     recordStreams(request.collectives, stream);
   }
   for (Collective& collective : request.collectives) {
-    collective.read.clear();
-    collective.written.clear();
+    collective.accesses.clear();
   }
   const uint64_t number = state_->nextNumber();
   // Replays use the timeout without an extension.

@@ -16,10 +16,9 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr std::array<const char*, kCollectiveKindCount> kKernelNames = {
-    "occl::all_reduce", "occl::broadcast", "occl::reduce",         "occl::all_gather",
-    "occl::gather",     "occl::scatter",   "occl::reduce_scatter", "occl::all_to_all",
-    "occl::send",       "occl::recv",      "occl::barrier",        "occl::monitored_barrier",
-    "occl::coalesced",
+#define OPENREG_COLLECTIVE_KERNEL(kind, name) "occl::" name,
+    OPENREG_COLLECTIVES(OPENREG_COLLECTIVE_KERNEL)
+#undef OPENREG_COLLECTIVE_KERNEL
 };
 
 std::vector<CollectiveSignature> signaturesOf(const std::vector<Collective>& collectives) {

@@ -14,9 +14,21 @@
 #include "csrc/extras/distributed/transport/CollectiveSignature.h"
 #include "csrc/extras/distributed/transport/Transport.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
+#include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Launch.h"
 
 namespace at::openreg {
+
+// A tensor of a collective, and what happens to it.
+struct Access {
+  enum class Use : uint8_t { Read, Written, Updated };
+
+  Tensor tensor;
+  Use use;
+
+  bool isRead() const { return use != Use::Written; }
+  bool isWritten() const { return use != Use::Read; }
+};
 
 // A collective, prepared by the calling thread. The worker posts the calls of all collectives of an
 // operation, then finishes them one by one. A graph does so in every replay, so these objects are
@@ -34,10 +46,10 @@ struct Collective {
     std::function<void(const std::vector<Tensor>&)> finish;
   };
   std::function<Eager()> begin_eager;
-  // The tensors it reads and writes, for observers and for record_stream. Used only while it is
-  // enqueued.
-  std::vector<Tensor> read;
-  std::vector<Tensor> written;
+  // The device of the tensors, and what it accesses: the description that the one visit of a call's
+  // tensors makes, for observers, record_stream and profilers. Used only while it is enqueued.
+  c10::Device device{c10::openreg::kDeviceType};
+  std::vector<Access> accesses;
 };
 
 class Operation {

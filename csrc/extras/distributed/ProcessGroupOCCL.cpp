@@ -168,17 +168,17 @@ Engine& ProcessGroupOCCL::engineFor(c10::Device device) {
   return *engine;
 }
 
-Work ProcessGroupOCCL::submit(c10::Device device, Request request) {
+Work ProcessGroupOCCL::submit(Request request) {
   std::call_once(is_repaired_, [&] { repairDefaultBackend(); });
   if (isRecording()) {
-    return recordCommunication(*state_, backendName(), std::move(request), [&](Request recorded) {
-      return enqueue(device, std::move(recorded));
-    });
+    return recordCommunication(*state_, backendName(), std::move(request),
+                               [&](Request recorded) { return enqueue(std::move(recorded)); });
   }
-  return enqueue(device, std::move(request));
+  return enqueue(std::move(request));
 }
 
-Work ProcessGroupOCCL::enqueue(c10::Device device, Request request) {
+Work ProcessGroupOCCL::enqueue(Request request) {
+  const c10::Device device = request.collectives.front().device;
   {
     const LockWithoutGil lock(mutex_);
     for (CurrentBatch& current : batches_) {
@@ -284,16 +284,15 @@ Work ProcessGroupOCCL::endCoalescing() {
 Work ProcessGroupOCCL::broadcast(std::vector<Tensor>& tensors,
                                  const c10d::BroadcastOptions& options) {
   const Tensor& tensor = singleTensor(CollectiveKind::Broadcast, tensors);
-  return submit(tensor.device(),
-                makeRequest(OpType::BROADCAST, options, tensors,
+  return submit(makeRequest(OpType::BROADCAST, options, tensors,
                             {openreg::broadcast(group(), tensor, options.rootRank)}));
 }
 
 Work ProcessGroupOCCL::allreduce(std::vector<Tensor>& tensors,
                                  const c10d::AllreduceOptions& options) {
   const Tensor& tensor = singleTensor(CollectiveKind::AllReduce, tensors);
-  return submit(tensor.device(), makeRequest(OpType::ALLREDUCE, options, tensors,
-                                             {allReduce(group(), tensor, options.reduceOp)}));
+  return submit(makeRequest(OpType::ALLREDUCE, options, tensors,
+                            {allReduce(group(), tensor, options.reduceOp)}));
 }
 
 Work ProcessGroupOCCL::allreduce_coalesced(std::vector<Tensor>& tensors,
@@ -303,14 +302,12 @@ Work ProcessGroupOCCL::allreduce_coalesced(std::vector<Tensor>& tensors,
   for (const Tensor& tensor : tensors) {
     collectives.push_back(allReduce(group(), tensor, options.reduceOp));
   }
-  return submit(tensors.front().device(),
-                makeRequest(OpType::ALLREDUCE_COALESCED, options, tensors, std::move(collectives)));
+  return submit(makeRequest(OpType::ALLREDUCE_COALESCED, options, tensors, std::move(collectives)));
 }
 
 Work ProcessGroupOCCL::reduce(std::vector<Tensor>& tensors, const c10d::ReduceOptions& options) {
   const Tensor& tensor = singleTensor(CollectiveKind::Reduce, tensors);
   return submit(
-      tensor.device(),
       makeRequest(OpType::REDUCE, options, tensors,
                   {openreg::reduce(group(), tensor, options.reduceOp, options.rootRank)}));
 }
@@ -320,14 +317,13 @@ Work ProcessGroupOCCL::allgather(std::vector<std::vector<Tensor>>& outputs,
                                  const c10d::AllgatherOptions& options) {
   const Tensor& input = singleTensor(CollectiveKind::AllGather, inputs);
   const std::vector<Tensor>& list = onlyList(CollectiveKind::AllGather, outputs);
-  return submit(input.device(),
-                makeRequest(OpType::ALLGATHER, options, list, {allGather(group(), list, input)}));
+  return submit(makeRequest(OpType::ALLGATHER, options, list, {allGather(group(), list, input)}));
 }
 
 Work ProcessGroupOCCL::_allgather_base(Tensor& output, Tensor& input,
                                        const c10d::AllgatherOptions& options) {
-  return submit(input.device(), makeRequest(OpType::_ALLGATHER_BASE, options, {output},
-                                            {allGatherIntoTensor(group(), output, input)}));
+  return submit(makeRequest(OpType::_ALLGATHER_BASE, options, {output},
+                            {allGatherIntoTensor(group(), output, input)}));
 }
 
 Work ProcessGroupOCCL::allgather_coalesced(std::vector<std::vector<Tensor>>& outputs,
@@ -351,8 +347,8 @@ Work ProcessGroupOCCL::allgather_coalesced(std::vector<std::vector<Tensor>>& out
     }
     collectives.push_back(allGather(group(), list, inputs[i]));
   }
-  return submit(inputs.front().device(), makeRequest(OpType::ALLGATHER_COALESCED, options,
-                                                     std::move(all), std::move(collectives)));
+  return submit(
+      makeRequest(OpType::ALLGATHER_COALESCED, options, std::move(all), std::move(collectives)));
 }
 
 Work ProcessGroupOCCL::allgather_into_tensor_coalesced(std::vector<Tensor>& outputs,
@@ -363,8 +359,7 @@ Work ProcessGroupOCCL::allgather_into_tensor_coalesced(std::vector<Tensor>& outp
   for (size_t i = 0; i < inputs.size(); ++i) {
     collectives.push_back(allGatherIntoTensor(group(), outputs[i], inputs[i]));
   }
-  return submit(inputs.front().device(),
-                makeRequest(OpType::COALESCED, options, outputs, std::move(collectives)));
+  return submit(makeRequest(OpType::COALESCED, options, outputs, std::move(collectives)));
 }
 
 Work ProcessGroupOCCL::gather(std::vector<std::vector<Tensor>>& outputs,
@@ -375,8 +370,7 @@ Work ProcessGroupOCCL::gather(std::vector<std::vector<Tensor>>& outputs,
   // On ranks without outputs, c10d passes an empty list or a list with an empty list.
   const std::vector<Tensor> list =
       !is_root && outputs.empty() ? std::vector<Tensor>{} : onlyList(kKind, outputs);
-  return submit(input.device(),
-                makeRequest(OpType::GATHER, options, list,
+  return submit(makeRequest(OpType::GATHER, options, list,
                             {openreg::gather(group(), list, input, options.rootRank)}));
 }
 
@@ -388,8 +382,7 @@ Work ProcessGroupOCCL::scatter(std::vector<Tensor>& outputs,
   const bool is_root = options.rootRank == rank_;
   const std::vector<Tensor> list =
       !is_root && inputs.empty() ? std::vector<Tensor>{} : onlyList(kKind, inputs);
-  return submit(output.device(),
-                makeRequest(OpType::SCATTER, options, outputs,
+  return submit(makeRequest(OpType::SCATTER, options, outputs,
                             {openreg::scatter(group(), output, list, options.rootRank)}));
 }
 
@@ -398,15 +391,13 @@ Work ProcessGroupOCCL::reduce_scatter(std::vector<Tensor>& outputs,
                                       const c10d::ReduceScatterOptions& options) {
   const Tensor& output = singleTensor(CollectiveKind::ReduceScatter, outputs);
   const std::vector<Tensor>& list = onlyList(CollectiveKind::ReduceScatter, inputs);
-  return submit(output.device(),
-                makeRequest(OpType::REDUCE_SCATTER, options, outputs,
+  return submit(makeRequest(OpType::REDUCE_SCATTER, options, outputs,
                             {reduceScatter(group(), output, list, options.reduceOp)}));
 }
 
 Work ProcessGroupOCCL::_reduce_scatter_base(Tensor& output, Tensor& input,
                                             const c10d::ReduceScatterOptions& options) {
-  return submit(output.device(),
-                makeRequest(OpType::_REDUCE_SCATTER_BASE, options, {output},
+  return submit(makeRequest(OpType::_REDUCE_SCATTER_BASE, options, {output},
                             {reduceScatterTensor(group(), output, input, options.reduceOp)}));
 }
 
@@ -418,8 +409,8 @@ Work ProcessGroupOCCL::reduce_scatter_tensor_coalesced(std::vector<Tensor>& outp
   for (size_t i = 0; i < inputs.size(); ++i) {
     collectives.push_back(reduceScatterTensor(group(), outputs[i], inputs[i], options.reduceOp));
   }
-  return submit(outputs.front().device(), makeRequest(OpType::REDUCE_SCATTER_TENSOR_COALESCED,
-                                                      options, outputs, std::move(collectives)));
+  return submit(makeRequest(OpType::REDUCE_SCATTER_TENSOR_COALESCED, options, outputs,
+                            std::move(collectives)));
 }
 
 Work ProcessGroupOCCL::alltoall_base(Tensor& output, Tensor& input,
@@ -431,14 +422,13 @@ Work ProcessGroupOCCL::alltoall_base(Tensor& output, Tensor& input,
                   {allToAllSingle(group(), output, input, output_splits, input_splits)});
   request.input_splits = input_splits;
   request.output_splits = output_splits;
-  return submit(output.device(), std::move(request));
+  return submit(std::move(request));
 }
 
 Work ProcessGroupOCCL::alltoall(std::vector<Tensor>& outputs, std::vector<Tensor>& inputs,
                                 const c10d::AllToAllOptions& options) {
   std::vector<Collective> collectives{allToAll(group(), outputs, inputs)};
-  return submit(outputs.front().device(),
-                makeRequest(OpType::ALLTOALL, options, outputs, std::move(collectives)));
+  return submit(makeRequest(OpType::ALLTOALL, options, outputs, std::move(collectives)));
 }
 
 Work ProcessGroupOCCL::submitMessage(OpType type, std::vector<Tensor>& tensors,
@@ -449,13 +439,14 @@ Work ProcessGroupOCCL::submitMessage(OpType type, std::vector<Tensor>& tensors,
   request.collectives = {std::move(collective)};
   request.outputs = tensors;
   request.channels = std::move(channels);
-  return submit(tensors.front().device(), std::move(request));
+  return submit(std::move(request));
 }
 
 Work ProcessGroupOCCL::submitToSelf(OpType type, const Tensor& tensor, int tag) {
   const LockWithoutGil lock(mutex_);
   for (CurrentBatch& current : batches_) {
     if (current.owner == std::this_thread::get_id()) {
+      checkTensor(type == OpType::SEND ? CollectiveKind::Send : CollectiveKind::Receive, tensor);
       current.to_self.push_back({type == OpType::SEND, tag, tensor});
       return c10::make_intrusive<BatchedWork>(rank_, type, current.batch,
                                               std::vector<Tensor>{tensor});
@@ -569,14 +560,14 @@ c10::DeviceIndex ProcessGroupOCCL::deviceOfRank() const {
 }
 
 Work ProcessGroupOCCL::barrier(const c10d::BarrierOptions& options) {
-  return submit(deviceOf(options), makeRequest(OpType::BARRIER, options, {},
-                                               {openreg::barrier(CollectiveKind::Barrier)}));
+  return submit(makeRequest(OpType::BARRIER, options, {},
+                            {openreg::barrier(CollectiveKind::Barrier, deviceOf(options))}));
 }
 
 void ProcessGroupOCCL::monitoredBarrier(const c10d::BarrierOptions& options,
                                         bool /*wait_all_ranks*/) {
-  submit(deviceOf(options), makeRequest(OpType::BARRIER, options, {},
-                                        {openreg::barrier(CollectiveKind::MonitoredBarrier)}))
+  submit(makeRequest(OpType::BARRIER, options, {},
+                     {openreg::barrier(CollectiveKind::MonitoredBarrier, deviceOf(options))}))
       ->wait();
 }
 

@@ -153,8 +153,8 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   // For a rank that has used no device.
   c10::DeviceIndex deviceOfRank() const;
   Engine& engineFor(c10::Device device);
-  c10::intrusive_ptr<c10d::Work> submit(c10::Device device, Request request);
-  c10::intrusive_ptr<c10d::Work> enqueue(c10::Device device, Request request);
+  c10::intrusive_ptr<c10d::Work> submit(Request request);
+  c10::intrusive_ptr<c10d::Work> enqueue(Request request);
   c10::intrusive_ptr<c10d::Work> submitMessage(c10d::OpType type, std::vector<Tensor>& tensors,
                                                Collective collective,
                                                std::vector<ChannelKey> channels);

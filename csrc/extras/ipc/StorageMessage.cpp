@@ -5,21 +5,18 @@
 #include <cstddef>
 #include <cstring>
 
+#include "csrc/core/Digest.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
 
 namespace c10::openreg {
 namespace {
 
-// FNV-1a, which does not depend on the build: the two processes may have different builds.
+// The two processes may have different builds.
 uint64_t checksumOf(const StorageMessage& message) {
-  const auto* byte = reinterpret_cast<const unsigned char*>(&message);
-  const auto* end = byte + offsetof(StorageMessage, checksum);
-  uint64_t checksum = 0xcbf29ce484222325;
-  for (; byte != end; ++byte) {
-    checksum = (checksum ^ *byte) * 0x100000001b3;
-  }
-  return checksum;
+  Digest digest;
+  digest.add(&message, offsetof(StorageMessage, checksum));
+  return digest.value();
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ namespace at::openreg {
 namespace {
 
 using Finish = Collective::Finish;
+using Use = Access::Use;
 
 // The dtypes that NCCL supports, and complex numbers, which torch passes to it as pairs.
 bool isTaken(c10::ScalarType dtype) {
@@ -38,25 +39,6 @@ bool isTaken(c10::ScalarType dtype) {
   }
 }
 
-void checkTensor(CollectiveKind kind, const Tensor& tensor) {
-  const char* name = nameOf(kind);
-  TORCH_CHECK_VALUE(isOpenReg(tensor), name, ": expected a tensor on a device of type ",
-                    c10::openreg::kDeviceType, ", got one on ",
-                    tensor.defined() ? tensor.device().str() : "no device");
-  TORCH_CHECK_VALUE(tensor.layout() == kStrided, name, ": expected a strided tensor, got one of ",
-                    tensor.layout());
-  TORCH_CHECK_TYPE(
-      isTaken(tensor.scalar_type()) || !c10::openreg::servesCuda(),
-      "Input tensor data type is not supported for NCCL process group: ", tensor.scalar_type());
-  TORCH_CHECK_TYPE(isTaken(tensor.scalar_type()), name,
-                   ": expected a dtype that NCCL supports, got ",
-                   c10::getDtypeNames(tensor.scalar_type()).first,
-                   "; use tensor.view(torch.uint8) for the same bytes");
-  TORCH_CHECK_VALUE(tensor.is_non_overlapping_and_dense(), name,
-                    ": expected a tensor that is non-overlapping and dense, got sizes ",
-                    tensor.sizes(), " and strides ", tensor.strides(), "; use tensor.contiguous()");
-}
-
 void checkRoot(CollectiveKind kind, Membership group, int64_t root) {
   TORCH_CHECK_VALUE(root >= 0 && root < group.size, nameOf(kind), ": expected a rank from 0 to ",
                     group.size - 1, ", got ", root);
@@ -69,30 +51,47 @@ void checkSameDtype(CollectiveKind kind, const Tensor& one, const Tensor& other)
                    c10::getDtypeNames(other.scalar_type()).first);
 }
 
-// A list with a tensor for each rank, of the dtype and device of `like`.
-void checkList(CollectiveKind kind, Membership group, const Tensors& tensors, const Tensor& like) {
+void addAccess(Collective& collective, const Tensor& tensor, Use use) {
+  if (collective.accesses.empty()) {
+    collective.device = tensor.device();
+  }
+  TORCH_CHECK_VALUE(tensor.device() == collective.device, nameOf(collective.signature.kind),
+                    ": expected tensors on one device, got ", collective.device, " and ",
+                    tensor.device());
+  collective.accesses.push_back({tensor, use});
+}
+
+// A list with a tensor for each rank, of the dtype of `like`. Returns the bytes of each.
+std::vector<int64_t> addList(Collective& collective, Membership group, const Tensors& tensors,
+                             const Tensor& like, Use use) {
+  const CollectiveKind kind = collective.signature.kind;
   TORCH_CHECK_VALUE(tensors.size() == static_cast<size_t>(group.size), nameOf(kind),
                     ": expected a list of ", group.size, " tensors, one for each rank, got ",
                     tensors.size());
-  for (const Tensor& tensor : tensors) {
-    checkTensor(kind, tensor);
-    checkSameDtype(kind, like, tensor);
-    TORCH_CHECK_VALUE(tensor.device() == like.device(), nameOf(kind),
-                      ": expected tensors on one device, got ", like.device(), " and ",
-                      tensor.device());
-  }
-}
-
-bool haveEqualSizes(const Tensors& tensors) {
-  return std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& tensor) {
-    return tensor.nbytes() == tensors.front().nbytes();
-  });
-}
-
-std::vector<int64_t> bytesOfEach(const Tensors& tensors) {
   std::vector<int64_t> bytes;
   for (const Tensor& tensor : tensors) {
+    addTensor(collective, tensor, use);
+    checkSameDtype(kind, like, tensor);
     bytes.push_back(static_cast<int64_t>(tensor.nbytes()));
+  }
+  return bytes;
+}
+
+bool areEqual(const std::vector<int64_t>& sizes) {
+  return std::all_of(sizes.begin(), sizes.end(),
+                     [&](int64_t size) { return size == sizes.front(); });
+}
+
+// The root's list of a gather or scatter. Returns the bytes of each.
+std::vector<int64_t> addRootsList(Collective& collective, Membership group, const Tensors& tensors,
+                                  const Tensor& like, Use use, const char* list,
+                                  const char* other) {
+  std::vector<int64_t> bytes = addList(collective, group, tensors, like, use);
+  for (const int64_t size : bytes) {
+    TORCH_CHECK_VALUE(size == static_cast<int64_t>(like.nbytes()),
+                      nameOf(collective.signature.kind), ": expected ", list, " of ", like.numel(),
+                      " elements, as the ", other, ", got one of ",
+                      size / static_cast<int64_t>(like.element_size()));
   }
   return bytes;
 }
@@ -107,18 +106,10 @@ std::vector<int64_t> toOne(Membership group, int64_t rank, const Tensor& tensor)
   return bytes;
 }
 
-CollectiveSignature makeSignature(CollectiveKind kind, const Tensor& tensor) {
-  CollectiveSignature signature;
-  signature.kind = kind;
-  signature.dtype = tensor.scalar_type();
-  signature.sizes = tensor.sizes().vec();
-  return signature;
-}
-
 // Adds the factor tensor of a PREMUL_SUM, if it is on the device, to the tensors that are read.
 void addFactor(Collective& collective, Reduction& reduction) {
   if (isOpenReg(reduction.factorTensor())) {
-    collective.read.push_back(reduction.factorTensor());
+    addAccess(collective, reduction.factorTensor(), Use::Read);
   }
   reduction.forgetFactorTensor();
 }
@@ -233,23 +224,51 @@ Tensor plainCopy(const Tensor& tensor) {
 
 }  // namespace
 
+void checkTensor(CollectiveKind kind, const Tensor& tensor) {
+  const char* name = nameOf(kind);
+  TORCH_CHECK_VALUE(isOpenReg(tensor), name, ": expected a tensor on a device of type ",
+                    c10::openreg::kDeviceType, ", got one on ",
+                    tensor.defined() ? tensor.device().str() : "no device");
+  TORCH_CHECK_VALUE(tensor.layout() == kStrided, name, ": expected a strided tensor, got one of ",
+                    tensor.layout());
+  TORCH_CHECK_TYPE(
+      isTaken(tensor.scalar_type()) || !c10::openreg::servesCuda(),
+      "Input tensor data type is not supported for NCCL process group: ", tensor.scalar_type());
+  TORCH_CHECK_TYPE(isTaken(tensor.scalar_type()), name,
+                   ": expected a dtype that NCCL supports, got ",
+                   c10::getDtypeNames(tensor.scalar_type()).first,
+                   "; use tensor.view(torch.uint8) for the same bytes");
+  TORCH_CHECK_VALUE(tensor.is_non_overlapping_and_dense(), name,
+                    ": expected a tensor that is non-overlapping and dense, got sizes ",
+                    tensor.sizes(), " and strides ", tensor.strides(), "; use tensor.contiguous()");
+}
+
 const Tensor& singleTensor(CollectiveKind kind, const Tensors& tensors) {
   TORCH_CHECK_VALUE(tensors.size() == 1, nameOf(kind), ": expected one tensor, got ",
                     tensors.size(), "; one process serves one device of a group at a time");
-  checkTensor(kind, tensors.front());
   return tensors.front();
+}
+
+Collective describe(CollectiveKind kind, const Tensor& tensor, Use use) {
+  Collective collective;
+  collective.signature.kind = kind;
+  addTensor(collective, tensor, use);
+  collective.signature.dtype = tensor.scalar_type();
+  collective.signature.sizes = tensor.sizes().vec();
+  return collective;
+}
+
+void addTensor(Collective& collective, const Tensor& tensor, Use use) {
+  checkTensor(collective.signature.kind, tensor);
+  addAccess(collective, tensor, use);
 }
 
 Collective allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op) {
   constexpr auto kKind = CollectiveKind::AllReduce;
-  checkTensor(kKind, tensor);
+  Collective collective = describe(kKind, tensor, Use::Updated);
   Reduction reduction(kKind, op, tensor.scalar_type(), group.size);
-  Collective collective;
-  collective.signature = makeSignature(kKind, tensor);
   collective.signature.reduce_op = reduction.op();
   collective.signature.to = collective.signature.from = toAll(group, tensor);
-  collective.written = {tensor};
-  collective.read = {tensor};
   addFactor(collective, reduction);
   collective.begin = [alias = TensorAlias(tensor), reduction](Exchange& calls) -> Finish {
     const Tensor whole = alias.tensor();
@@ -286,15 +305,12 @@ Collective allReduce(Membership group, const Tensor& tensor, const c10d::ReduceO
 
 Collective broadcast(Membership group, const Tensor& tensor, int64_t root) {
   constexpr auto kKind = CollectiveKind::Broadcast;
-  checkTensor(kKind, tensor);
-  checkRoot(kKind, group, root);
-  Collective collective;
-  collective.signature = makeSignature(kKind, tensor);
-  collective.signature.root = static_cast<int>(root);
   const bool is_root = root == group.rank;
+  Collective collective = describe(kKind, tensor, is_root ? Use::Read : Use::Written);
+  checkRoot(kKind, group, root);
+  collective.signature.root = static_cast<int>(root);
   (is_root ? collective.signature.to : collective.signature.from) =
       is_root ? toAll(group, tensor) : toOne(group, root, tensor);
-  (is_root ? collective.read : collective.written) = {tensor};
   collective.begin = [alias = TensorAlias(tensor), root = static_cast<int>(root),
                       is_root](Exchange& calls) -> Finish {
     if (alias.tensor().numel() == 0) {
@@ -324,20 +340,14 @@ Collective broadcast(Membership group, const Tensor& tensor, int64_t root) {
 
 Collective reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op, int64_t root) {
   constexpr auto kKind = CollectiveKind::Reduce;
-  checkTensor(kKind, tensor);
+  const bool is_root = root == group.rank;
+  Collective collective = describe(kKind, tensor, is_root ? Use::Updated : Use::Read);
   checkRoot(kKind, group, root);
   Reduction reduction(kKind, op, tensor.scalar_type(), group.size);
-  const bool is_root = root == group.rank;
-  Collective collective;
-  collective.signature = makeSignature(kKind, tensor);
   collective.signature.root = static_cast<int>(root);
   collective.signature.reduce_op = reduction.op();
   (is_root ? collective.signature.from : collective.signature.to) =
       is_root ? toAll(group, tensor) : toOne(group, root, tensor);
-  collective.read = {tensor};
-  if (is_root) {
-    collective.written = {tensor};
-  }
   addFactor(collective, reduction);
   collective.begin = [alias = TensorAlias(tensor), reduction, root = static_cast<int>(root),
                       is_root](Exchange& calls) -> Finish {
@@ -362,19 +372,15 @@ Collective reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& 
 
 Collective allGather(Membership group, const Tensors& outputs, const Tensor& input) {
   constexpr auto kKind = CollectiveKind::AllGather;
-  checkTensor(kKind, input);
-  checkList(kKind, group, outputs, input);
+  Collective collective = describe(kKind, input, Use::Read);
+  collective.signature.from = addList(collective, group, outputs, input, Use::Written);
   TORCH_CHECK_VALUE(outputs[group.rank].numel() == input.numel(), nameOf(kKind),
                     ": expected the output for this rank to have as many elements as its input, ",
                     input.numel(), ", got ", outputs[group.rank].numel());
-  Collective collective;
-  collective.signature = makeSignature(kKind, input);
   collective.signature.to = toAll(group, input);
-  collective.signature.from = bytesOfEach(outputs);
-  collective.read = {input};
-  collective.written = outputs;
+  const bool is_equal = areEqual(collective.signature.from);
   collective.begin = [input = TensorAlias(input), outputs = aliasAll(ITensorListRef(outputs)),
-                      group, is_equal = haveEqualSizes(outputs)](Exchange& calls) -> Finish {
+                      group, is_equal](Exchange& calls) -> Finish {
     const std::vector<RecvBuffer> buffers = recvBuffersOf(outputs);
     const Tensor own_bytes = outgoingBytes(input);
     std::vector<GlooWork> works;
@@ -399,7 +405,7 @@ Collective allGather(Membership group, const Tensors& outputs, const Tensor& inp
     }
     return land(std::move(works), buffers, {own_bytes});
   };
-  if (isEager(input) && haveEqualSizes(outputs)) {
+  if (isEager(input) && is_equal) {
     collective.begin_eager = [input = TensorAlias(input),
                               outputs = aliasAll(ITensorListRef(outputs))]() -> Collective::Eager {
       return {outgoingBytes(input), [outputs](const Tensors& bytes) { fill(outputs, bytes); }};
@@ -410,18 +416,14 @@ Collective allGather(Membership group, const Tensors& outputs, const Tensor& inp
 
 Collective allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& input) {
   constexpr auto kKind = CollectiveKind::AllGather;
-  checkTensor(kKind, input);
-  checkTensor(kKind, output);
+  Collective collective = describe(kKind, input, Use::Read);
+  addTensor(collective, output, Use::Written);
   checkSameDtype(kKind, output, input);
   TORCH_CHECK_VALUE(output.numel() == input.numel() * group.size, nameOf(kKind),
                     ": expected an output of ", input.numel() * group.size,
                     " elements, those of the input times the size of the group, got ",
                     output.numel());
-  Collective collective;
-  collective.signature = makeSignature(kKind, input);
   collective.signature.to = collective.signature.from = toAll(group, input);
-  collective.read = {input};
-  collective.written = {output};
   collective.begin = [input = TensorAlias(input),
                       output = TensorAlias(output)](Exchange& calls) -> Finish {
     const RecvBuffer buffer(output.tensor());
@@ -453,28 +455,18 @@ Collective allGatherIntoTensor(Membership group, const Tensor& output, const Ten
 
 Collective gather(Membership group, const Tensors& outputs, const Tensor& input, int64_t root) {
   constexpr auto kKind = CollectiveKind::Gather;
-  checkTensor(kKind, input);
+  Collective collective = describe(kKind, input, Use::Read);
   checkRoot(kKind, group, root);
   const bool is_root = root == group.rank;
   if (is_root) {
-    checkList(kKind, group, outputs, input);
-    for (const Tensor& output : outputs) {
-      TORCH_CHECK_VALUE(output.numel() == input.numel(), nameOf(kKind), ": expected outputs of ",
-                        input.numel(), " elements, as the input, got one of ", output.numel());
-    }
+    collective.signature.from =
+        addRootsList(collective, group, outputs, input, Use::Written, "outputs", "input");
   } else {
     TORCH_CHECK_VALUE(outputs.empty(), nameOf(kKind),
                       ": expected no outputs on a rank that is not the root, got ", outputs.size());
   }
-  Collective collective;
-  collective.signature = makeSignature(kKind, input);
   collective.signature.root = static_cast<int>(root);
   collective.signature.to = toOne(group, root, input);
-  if (is_root) {
-    collective.signature.from = bytesOfEach(outputs);
-  }
-  collective.read = {input};
-  collective.written = outputs;
   collective.begin = [input = TensorAlias(input), outputs = aliasAll(ITensorListRef(outputs)),
                       is_root, root = static_cast<int>(root)](Exchange& calls) -> Finish {
     const std::vector<RecvBuffer> buffers = recvBuffersOf(outputs);
@@ -500,28 +492,18 @@ Collective gather(Membership group, const Tensors& outputs, const Tensor& input,
 
 Collective scatter(Membership group, const Tensor& output, const Tensors& inputs, int64_t root) {
   constexpr auto kKind = CollectiveKind::Scatter;
-  checkTensor(kKind, output);
+  Collective collective = describe(kKind, output, Use::Written);
   checkRoot(kKind, group, root);
   const bool is_root = root == group.rank;
   if (is_root) {
-    checkList(kKind, group, inputs, output);
-    for (const Tensor& input : inputs) {
-      TORCH_CHECK_VALUE(input.numel() == output.numel(), nameOf(kKind), ": expected inputs of ",
-                        output.numel(), " elements, as the output, got one of ", input.numel());
-    }
+    collective.signature.to =
+        addRootsList(collective, group, inputs, output, Use::Read, "inputs", "output");
   } else {
     TORCH_CHECK_VALUE(inputs.empty(), nameOf(kKind),
                       ": expected no inputs on a rank that is not the root, got ", inputs.size());
   }
-  Collective collective;
-  collective.signature = makeSignature(kKind, output);
   collective.signature.root = static_cast<int>(root);
   collective.signature.from = toOne(group, root, output);
-  if (is_root) {
-    collective.signature.to = bytesOfEach(inputs);
-  }
-  collective.read = inputs;
-  collective.written = {output};
   collective.begin = [output = TensorAlias(output), inputs = aliasAll(ITensorListRef(inputs)),
                       is_root, root = static_cast<int>(root)](Exchange& calls) -> Finish {
     const RecvBuffer buffer(output.tensor());
@@ -548,19 +530,14 @@ Collective scatter(Membership group, const Tensor& output, const Tensors& inputs
 Collective reduceScatter(Membership group, const Tensor& output, const Tensors& inputs,
                          const c10d::ReduceOp& op) {
   constexpr auto kKind = CollectiveKind::ReduceScatter;
-  checkTensor(kKind, output);
-  checkList(kKind, group, inputs, output);
+  Collective collective = describe(kKind, output, Use::Written);
+  collective.signature.to = addList(collective, group, inputs, output, Use::Read);
   TORCH_CHECK_VALUE(inputs[group.rank].numel() == output.numel(), nameOf(kKind),
                     ": expected the input for this rank to have as many elements as its output, ",
                     output.numel(), ", got ", inputs[group.rank].numel());
   Reduction reduction(kKind, op, output.scalar_type(), group.size);
-  Collective collective;
-  collective.signature = makeSignature(kKind, output);
   collective.signature.reduce_op = reduction.op();
-  collective.signature.to = bytesOfEach(inputs);
   collective.signature.from = toAll(group, output);
-  collective.read = inputs;
-  collective.written = {output};
   addFactor(collective, reduction);
   collective.begin = [output = TensorAlias(output), inputs = aliasAll(ITensorListRef(inputs)),
                       reduction, group](Exchange& calls) -> Finish {
@@ -591,20 +568,16 @@ Collective reduceScatter(Membership group, const Tensor& output, const Tensors& 
 Collective reduceScatterTensor(Membership group, const Tensor& output, const Tensor& input,
                                const c10d::ReduceOp& op) {
   constexpr auto kKind = CollectiveKind::ReduceScatter;
-  checkTensor(kKind, output);
-  checkTensor(kKind, input);
+  Collective collective = describe(kKind, output, Use::Written);
+  addTensor(collective, input, Use::Read);
   checkSameDtype(kKind, input, output);
   TORCH_CHECK_VALUE(input.numel() == output.numel() * group.size, nameOf(kKind),
                     ": expected an input of ", output.numel() * group.size,
                     " elements, those of the output times the size of the group, got ",
                     input.numel());
   Reduction reduction(kKind, op, output.scalar_type(), group.size);
-  Collective collective;
-  collective.signature = makeSignature(kKind, output);
   collective.signature.reduce_op = reduction.op();
   collective.signature.to = collective.signature.from = toAll(group, output);
-  collective.read = {input};
-  collective.written = {output};
   addFactor(collective, reduction);
   collective.begin = [output = TensorAlias(output), input = TensorAlias(input),
                       reduction](Exchange& calls) -> Finish {
@@ -635,14 +608,12 @@ Collective reduceScatterTensor(Membership group, const Tensor& output, const Ten
 Collective allToAll(Membership group, const Tensors& outputs, const Tensors& inputs) {
   constexpr auto kKind = CollectiveKind::AllToAll;
   TORCH_CHECK_VALUE(!outputs.empty(), nameOf(kKind), ": expected tensors, got none");
-  checkList(kKind, group, outputs, outputs.front());
-  checkList(kKind, group, inputs, outputs.front());
   Collective collective;
-  collective.signature = makeSignature(kKind, inputs.front());
-  collective.signature.to = bytesOfEach(inputs);
-  collective.signature.from = bytesOfEach(outputs);
-  collective.read = inputs;
-  collective.written = outputs;
+  collective.signature.kind = kKind;
+  collective.signature.from = addList(collective, group, outputs, outputs.front(), Use::Written);
+  collective.signature.to = addList(collective, group, inputs, outputs.front(), Use::Read);
+  collective.signature.dtype = inputs.front().scalar_type();
+  collective.signature.sizes = inputs.front().sizes().vec();
   collective.begin = [inputs = aliasAll(ITensorListRef(inputs)),
                       outputs = aliasAll(ITensorListRef(outputs)), to = collective.signature.to,
                       from = collective.signature.from](Exchange& calls) -> Finish {
@@ -662,8 +633,8 @@ Collective allToAllSingle(Membership group, const Tensor& output, const Tensor& 
                           const std::vector<int64_t>& output_splits,
                           const std::vector<int64_t>& input_splits) {
   constexpr auto kKind = CollectiveKind::AllToAll;
-  checkTensor(kKind, output);
-  checkTensor(kKind, input);
+  Collective collective = describe(kKind, output, Use::Written);
+  addTensor(collective, input, Use::Read);
   checkSameDtype(kKind, output, input);
   // The bytes for each rank, computed from the splits of one side.
   const auto bytesFor = [&](const Tensor& tensor, const std::vector<int64_t>& splits,
@@ -689,12 +660,9 @@ Collective allToAllSingle(Membership group, const Tensor& output, const Tensor& 
                       rows, ", the rows of the tensor, got a sum of ", sum);
     return bytes;
   };
-  Collective collective;
-  collective.signature = makeSignature(kKind, input);
+  collective.signature.sizes = input.sizes().vec();
   collective.signature.to = bytesFor(input, input_splits, "input");
   collective.signature.from = bytesFor(output, output_splits, "output");
-  collective.read = {input};
-  collective.written = {output};
   collective.begin = [input = TensorAlias(input), output = TensorAlias(output),
                       to = collective.signature.to,
                       from = collective.signature.from](Exchange& calls) -> Finish {
@@ -707,9 +675,10 @@ Collective allToAllSingle(Membership group, const Tensor& output, const Tensor& 
   return collective;
 }
 
-Collective barrier(CollectiveKind kind) {
+Collective barrier(CollectiveKind kind, c10::Device device) {
   Collective collective;
   collective.signature.kind = kind;
+  collective.device = device;
   collective.begin = [](Exchange& /*calls*/) { return nothing(); };
   return collective;
 }

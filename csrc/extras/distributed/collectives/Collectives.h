@@ -2,7 +2,8 @@
 //
 // Unless a function says otherwise:
 //   Errors   Raised at the call: ValueError for tensors that do not fit the collective, TypeError
-//            for dtypes that NCCL does not support. See `Checked`.
+//            for dtypes that NCCL does not support.
+//   Tensors  Each is visited once: it is checked, and added to what the collective accesses.
 //   Layouts  Tensors must be non-overlapping and dense, as with NCCL. They are sent in the order of
 //            their elements, whatever their strides are.
 #pragma once
@@ -26,6 +27,14 @@ using Tensors = std::vector<Tensor>;
 
 // Checks that a list holds exactly one tensor, and returns it.
 const Tensor& singleTensor(CollectiveKind kind, const Tensors& tensors);
+
+// Checks that a collective of this kind takes the tensor.
+void checkTensor(CollectiveKind kind, const Tensor& tensor);
+
+// The description of a collective with its first tensor, and another tensor of it, which must be on
+// the same device.
+Collective describe(CollectiveKind kind, const Tensor& tensor, Access::Use use);
+void addTensor(Collective& collective, const Tensor& tensor, Access::Use use);
 
 Collective allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op);
 Collective broadcast(Membership group, const Tensor& tensor, int64_t root);
@@ -51,7 +60,7 @@ Collective allToAllSingle(Membership group, const Tensor& output, const Tensor& 
                           const std::vector<int64_t>& input_splits);
 
 // Exchanges headers only.
-Collective barrier(CollectiveKind kind);
+Collective barrier(CollectiveKind kind, c10::Device device);
 
 // `tag` is the user's. For receive(), a negative rank means any rank.
 Collective send(Membership group, const Tensor& tensor, int destination, int tag);

@@ -21,8 +21,7 @@ constexpr int kLastTag = (INT32_MAX - Transport::kFirstFreeTag) / 2 - 1;
 int headerTag(int tag) { return Transport::kFirstFreeTag + 2 * tag; }
 int payloadTag(int tag) { return headerTag(tag) + 1; }
 
-void checkMessage(CollectiveKind kind, const Tensor& tensor, int tag) {
-  singleTensor(kind, {tensor});
+void checkTag(CollectiveKind kind, int tag) {
   TORCH_CHECK_VALUE(tag >= 0 && tag <= kLastTag, nameOf(kind), ": expected a tag from 0 to ",
                     kLastTag, ", got ", tag);
 }
@@ -35,14 +34,6 @@ void checkPeer(CollectiveKind kind, Membership group, int peer) {
 
 Tensor headerMessage() {
   return at::zeros({static_cast<int64_t>(sizeof(Header))}, at::TensorOptions().dtype(kByte));
-}
-
-Collective makeMessageCollective(CollectiveKind kind, const Tensor& tensor) {
-  Collective collective;
-  collective.signature.kind = kind;
-  collective.signature.dtype = tensor.scalar_type();
-  collective.signature.sizes = tensor.sizes().vec();
-  return collective;
 }
 
 GlooWork postSend(Exchange& calls, const Tensor& bytes, int rank, int tag) {
@@ -80,10 +71,9 @@ std::string receiving(int source, int tag) {
 }  // namespace
 
 Collective send(Membership group, const Tensor& tensor, int destination, int tag) {
-  checkMessage(CollectiveKind::Send, tensor, tag);
+  Collective collective = describe(CollectiveKind::Send, tensor, Access::Use::Read);
+  checkTag(CollectiveKind::Send, tag);
   checkPeer(CollectiveKind::Send, group, destination);
-  Collective collective = makeMessageCollective(CollectiveKind::Send, tensor);
-  collective.read = {tensor};
   collective.begin = [alias = TensorAlias(tensor), destination,
                       tag](Exchange& calls) -> Collective::Finish {
     const Tensor whole = alias.tensor();
@@ -106,12 +96,11 @@ Collective send(Membership group, const Tensor& tensor, int destination, int tag
 }
 
 Collective receive(Membership group, const Tensor& tensor, int source, int tag) {
-  checkMessage(CollectiveKind::Receive, tensor, tag);
+  Collective collective = describe(CollectiveKind::Receive, tensor, Access::Use::Written);
+  checkTag(CollectiveKind::Receive, tag);
   if (source >= 0) {
     checkPeer(CollectiveKind::Receive, group, source);
   }
-  Collective collective = makeMessageCollective(CollectiveKind::Receive, tensor);
-  collective.written = {tensor};
   collective.begin = [alias = TensorAlias(tensor), source,
                       tag](Exchange& calls) -> Collective::Finish {
     const Tensor message = headerMessage();
@@ -148,9 +137,8 @@ Collective messageToSelf(const Tensor& sent, const Tensor& received) {
       ": expected a message of this rank to itself to be sent and received with the same "
       "size, got ",
       sent.nbytes(), " and ", received.nbytes(), " bytes");
-  Collective collective = makeMessageCollective(CollectiveKind::Send, sent);
-  collective.read = {sent};
-  collective.written = {received};
+  Collective collective = describe(CollectiveKind::Send, sent, Access::Use::Read);
+  addTensor(collective, received, Access::Use::Written);
   collective.begin = [from = TensorAlias(sent),
                       to = TensorAlias(received)](Exchange& /*calls*/) -> Collective::Finish {
     return [from, to](Exchange& /*own*/) {

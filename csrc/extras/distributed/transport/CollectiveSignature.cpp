@@ -7,24 +7,11 @@
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include "csrc/core/Digest.h"
 #include "csrc/extras/distributed/transport/Utf8.h"
 
 namespace at::openreg {
 namespace {
-
-// FNV-1a over integers.
-class Digest {
- public:
-  void add(uint64_t value) {
-    for (int shift = 0; shift < 64; shift += 8) {
-      value_ = (value_ ^ (value >> shift & 0xff)) * 0x100000001b3;
-    }
-  }
-  uint64_t value() const { return value_; }
-
- private:
-  uint64_t value_ = 0xcbf29ce484222325;
-};
 
 // The dtype matters only to reductions; other collectives compare bytes.
 int32_t dtypeThatMatters(const CollectiveSignature& signature) {
@@ -32,7 +19,7 @@ int32_t dtypeThatMatters(const CollectiveSignature& signature) {
 }
 
 uint64_t digest(c10::ArrayRef<CollectiveSignature> signatures, int peer, bool is_to) {
-  Digest sum;
+  c10::openreg::Digest sum;
   for (const CollectiveSignature& signature : signatures) {
     sum.add(static_cast<uint64_t>(signature.kind));
     sum.add(static_cast<uint64_t>(dtypeThatMatters(signature)));
@@ -65,9 +52,9 @@ const char* reduceOpName(int32_t op) {
 
 const char* nameOf(CollectiveKind kind) {
   static constexpr std::array<const char*, kCollectiveKindCount> kNames = {
-      "all_reduce", "broadcast",         "reduce",     "all_gather", "gather",
-      "scatter",    "reduce_scatter",    "all_to_all", "send",       "recv",
-      "barrier",    "monitored_barrier", "coalesced",
+#define OPENREG_COLLECTIVE_NAME(kind, name) name,
+      OPENREG_COLLECTIVES(OPENREG_COLLECTIVE_NAME)
+#undef OPENREG_COLLECTIVE_NAME
   };
   return kNames[static_cast<size_t>(kind)];
 }

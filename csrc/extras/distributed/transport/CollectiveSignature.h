@@ -29,20 +29,27 @@
 
 namespace at::openreg {
 
+// X(kind, its name in torch.distributed). Headers have the place of a kind here, so the order is a
+// part of the format of messages.
+#define OPENREG_COLLECTIVES(X)             \
+  X(AllReduce, "all_reduce")               \
+  X(Broadcast, "broadcast")                \
+  X(Reduce, "reduce")                      \
+  X(AllGather, "all_gather")               \
+  X(Gather, "gather")                      \
+  X(Scatter, "scatter")                    \
+  X(ReduceScatter, "reduce_scatter")       \
+  X(AllToAll, "all_to_all")                \
+  X(Send, "send")                          \
+  X(Receive, "recv")                       \
+  X(Barrier, "barrier")                    \
+  X(MonitoredBarrier, "monitored_barrier") \
+  X(Coalesced, "coalesced")
+
 enum class CollectiveKind : uint32_t {
-  AllReduce,
-  Broadcast,
-  Reduce,
-  AllGather,
-  Gather,
-  Scatter,
-  ReduceScatter,
-  AllToAll,
-  Send,
-  Receive,
-  Barrier,
-  MonitoredBarrier,
-  Coalesced,
+#define OPENREG_COLLECTIVE_KIND(kind, name) kind,
+  OPENREG_COLLECTIVES(OPENREG_COLLECTIVE_KIND)
+#undef OPENREG_COLLECTIVE_KIND
 };
 
 constexpr size_t kCollectiveKindCount = static_cast<size_t>(CollectiveKind::Coalesced) + 1;
