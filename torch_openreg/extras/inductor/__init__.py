@@ -10,7 +10,6 @@ tensors only.
 """
 
 import importlib
-import importlib.util
 from types import ModuleType
 
 import torch
@@ -62,11 +61,10 @@ def _makes_triton() -> bool:
             "OPENREG_INDUCTOR=triton: expected the device type cuda, for which Inductor has such "
             f"code, got {DEVICE_TYPE}; set OPENREG_DEVICE_TYPE=cuda, too"
         )
-    if importlib.util.find_spec("triton") is not None:
-        from triton_openreg.driver import OpenRegDriver
+    from triton_openreg import runs_here
 
-        if OpenRegDriver.is_active():
-            return True
-    raise ValueError(
-        "OPENREG_INDUCTOR=triton: expected Triton to be installed, and to use torch_openreg"
-    )
+    if not runs_here():
+        raise ValueError(
+            "OPENREG_INDUCTOR=triton: expected Triton to be installed, and to use torch_openreg"
+        )
+    return True

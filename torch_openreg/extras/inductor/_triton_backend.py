@@ -18,7 +18,7 @@ from torch_openreg.extras.inductor._internals import (
     PythonWrapperCodegen,
     SubgraphPythonWrapperCodegen,
 )
-from torch_openreg.extras.inductor._wrapper import refuse_cpp
+from torch_openreg.extras.inductor._wrapper import create_wrapper
 
 __all__ = ["TritonWrapper", "register"]
 
@@ -34,12 +34,14 @@ class TritonWrapper(PythonWrapperCodegen):
         partition_signatures: Any = None,
     ) -> PythonWrapperCodegen:
         """Returns the wrapper of a graph, or of a graph inside one, which has no imports."""
-        if is_subgraph:
-            assert subgraph_name is not None
-            assert parent_wrapper is not None
-            return SubgraphPythonWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
-        refuse_cpp()
-        return TritonWrapper()
+        return create_wrapper(
+            TritonWrapper,
+            SubgraphPythonWrapperCodegen,
+            is_subgraph,
+            subgraph_name,
+            parent_wrapper,
+            partition_signatures,
+        )
 
     def write_header(self) -> None:
         """Writes the imports."""

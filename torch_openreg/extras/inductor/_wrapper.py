@@ -6,7 +6,7 @@ Restores the original names of devices; see Note [Proxy devices].
 # mypy: disable-error-code="no-untyped-call"
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ __all__ = [
     "HostScalarLines",
     "OpenRegSubgraphWrapper",
     "OpenRegWrapper",
+    "create_wrapper",
     "note_what_is_no_capture",
     "refuse_cpp",
 ]
@@ -261,6 +262,32 @@ def refuse_cpp() -> None:
     )
 
 
+def create_wrapper(
+    new: Callable[[], PythonWrapperCodegen],
+    new_inner: Callable[..., PythonWrapperCodegen],
+    is_subgraph: bool,
+    subgraph_name: str | None,
+    parent_wrapper: PythonWrapperCodegen | None,
+    partition_signatures: Any,
+) -> PythonWrapperCodegen:
+    """Returns the wrapper of a graph, or of a graph inside one.
+
+    Args:
+        new: Makes the wrapper of a graph.
+        new_inner: Makes that of a graph inside one, from the last three arguments.
+        is_subgraph: Whether the graph is inside one. This and the others are those of Inductor's.
+        subgraph_name: Of the inner graph.
+        parent_wrapper: That of the graph around it.
+        partition_signatures: Of the inner graph if it is a partition.
+    """
+    if is_subgraph:
+        assert subgraph_name is not None
+        assert parent_wrapper is not None
+        return new_inner(subgraph_name, parent_wrapper, partition_signatures)
+    refuse_cpp()
+    return new()
+
+
 class OpenRegWrapper(_OpenRegLines):
     """The wrapper of a graph with tensors on our devices."""
 
@@ -272,11 +299,17 @@ class OpenRegWrapper(_OpenRegLines):
         partition_signatures: Any = None,
     ) -> PythonWrapperCodegen:
         """Returns the wrapper of a graph, or of a graph inside one."""
-        if is_subgraph:
-            assert subgraph_name is not None
-            assert parent_wrapper is not None
-            return OpenRegSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
-        refuse_cpp()
+        return create_wrapper(
+            OpenRegWrapper._new,
+            OpenRegSubgraphWrapper,
+            is_subgraph,
+            subgraph_name,
+            parent_wrapper,
+            partition_signatures,
+        )
+
+    @staticmethod
+    def _new() -> PythonWrapperCodegen:
         note_what_is_no_capture()
         return OpenRegWrapper()
 

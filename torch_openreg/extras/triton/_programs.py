@@ -9,21 +9,13 @@ from typing import Any
 
 import torch.utils._triton
 
-__all__ = ["runs_here"]
+from triton_openreg import runs_here
+
+__all__: list[str] = []
 
 # Modules that ask whether there may be kernels of Triton in a program. Others ask whether to make
 # some of their own.
 _OF_PROGRAMS = frozenset({"torch._dynamo.variables.builder", "torch._export.serde.serialize"})
-
-
-@functools.cache
-def runs_here() -> bool:
-    """Returns whether kernels of Triton run on our devices."""
-    if not torch.utils._triton.has_triton_package():
-        return False
-    from triton_openreg.driver import OpenRegDriver
-
-    return OpenRegDriver.is_active()
 
 
 def _answer_programs() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch._inductor.runtime import triton_heuristics
 
-from torch_openreg.extras.triton._programs import runs_here
 from torch_openreg.openreg._utils import DEVICE_TYPE, _setting
+from triton_openreg import runs_here
 
 
 def _choose() -> None:
