@@ -68,6 +68,12 @@ static inline bool is_stopped(const Program& program) {
   return __atomic_load_n(&program.state->is_stopped, __ATOMIC_RELAXED) != 0;
 }
 
+static inline uint64_t now_ns() {
+  long time[2];
+  clock_gettime(1, reinterpret_cast<struct timespec*>(time));  // CLOCK_MONOTONIC
+  return static_cast<uint64_t>(time[0]) * 1000000000u + static_cast<uint64_t>(time[1]);
+}
+
 // Called in each iteration of a loop that may wait. `began` is 0 before the first.
 __attribute__((noinline)) static bool may_wait_on(const Program& program, int32_t location,
                                                   uint64_t& turns, uint64_t& began) {
@@ -78,10 +84,7 @@ __attribute__((noinline)) static bool may_wait_on(const Program& program, int32_
   if (limit == 0 || ++turns % 1024 != 0) {
     return true;
   }
-  long time[2];
-  clock_gettime(1, reinterpret_cast<struct timespec*>(time));  // CLOCK_MONOTONIC
-  const uint64_t now =
-      static_cast<uint64_t>(time[0]) * 1000000000u + static_cast<uint64_t>(time[1]);
+  const uint64_t now = now_ns();
   began = began == 0 ? now : began;
   return now - began < limit || fail(program, OPENREG_TRITON_WAIT, location, -1, 0, 0);
 }
@@ -196,11 +199,26 @@ static inline Bits* at(const Program& program, uint64_t address) {
   return reinterpret_cast<Bits*>(address + static_cast<uint64_t>(program.offset));
 }
 
-// The elements of a row one after another, whose whole range is not legal. Elements whose mask is
-// false are not touched.
-template <typename Bits>
+// Where the elements of a row are: one after another from an address on, or each at its own one.
+static inline uint64_t address_of(uint64_t first, int64_t index, uint64_t size) {
+  return first + static_cast<uint64_t>(index) * size;
+}
+static inline uint64_t address_of(const uint64_t* addresses, int64_t index, uint64_t) {
+  return addresses[index];
+}
+
+// The end of the elements from `begin` on that one check is enough for, whose mask is true there.
+static inline int64_t end_of_check(uint64_t, const bool* mask, int64_t begin, int64_t count) {
+  return end_of_run(mask, true, begin, count);
+}
+static inline int64_t end_of_check(const uint64_t*, const bool*, int64_t begin, int64_t count) {
+  return begin < count ? begin + 1 : count;
+}
+
+// Loads a row that may not be legal as a whole. Elements whose mask is false are not touched.
+template <typename Bits, typename Addresses>
 __attribute__((noinline)) static bool load_row(const Program& program, int32_t range,
-                                               int32_t location, uint64_t address, int64_t count,
+                                               int32_t location, Addresses addresses, int64_t count,
                                                const bool* mask, Bits* row) {
   for (int64_t begin = 0, end; begin < count; begin = end) {
     end = end_of_run(mask, false, begin, count);
@@ -208,10 +226,13 @@ __attribute__((noinline)) static bool load_row(const Program& program, int32_t r
       row[index] = Bits();
     }
     begin = end;
-    end = end_of_run(mask, true, begin, count);
-    const uint64_t first = address + static_cast<uint64_t>(begin) * sizeof(Bits);
-    if (begin < end && !check_run(program, range, location, OPENREG_TRITON_READ, first,
-                                  sizeof(Bits), end - begin)) {
+    end = end_of_check(addresses, mask, begin, count);
+    if (begin == end) {
+      break;
+    }
+    const uint64_t first = address_of(addresses, begin, sizeof(Bits));
+    if (!check_run(program, range, location, OPENREG_TRITON_READ, first, sizeof(Bits),
+                   end - begin)) {
       return false;
     }
     for (int64_t index = begin; index < end; ++index) {
@@ -221,14 +242,15 @@ __attribute__((noinline)) static bool load_row(const Program& program, int32_t r
   return true;
 }
 
-template <typename Bits>
+// Stores a row, likewise.
+template <typename Bits, typename Addresses>
 __attribute__((noinline)) static bool store_row(const Program& program, int32_t range,
-                                                int32_t location, uint64_t address, int64_t count,
-                                                const bool* mask, const Bits* row) {
+                                                int32_t location, Addresses addresses,
+                                                int64_t count, const bool* mask, const Bits* row) {
   for (int64_t begin = end_of_run(mask, false, 0, count), end; begin < count;
        begin = end_of_run(mask, false, end, count)) {
-    end = end_of_run(mask, true, begin, count);
-    const uint64_t first = address + static_cast<uint64_t>(begin) * sizeof(Bits);
+    end = end_of_check(addresses, mask, begin, count);
+    const uint64_t first = address_of(addresses, begin, sizeof(Bits));
     if (!check_run(program, range, location, OPENREG_TRITON_WRITE, first, sizeof(Bits),
                    end - begin)) {
       return false;
@@ -259,41 +281,6 @@ static inline bool is_apart(uint64_t address, uint64_t stored) {
          (address == stored && kSize == kStoredSize);
 }
 
-// Elements at any addresses.
-template <typename Bits>
-__attribute__((noinline)) static bool gather_row(const Program& program, int32_t range,
-                                                 int32_t location, const uint64_t* addresses,
-                                                 int64_t count, const bool* mask, Bits* row) {
-  for (int64_t index = 0; index < count; ++index) {
-    row[index] = Bits();
-    if (mask == nullptr || mask[index]) {
-      const uint64_t address = addresses[index];
-      if (!check(program, range, location, OPENREG_TRITON_READ, address, sizeof(Bits))) {
-        return false;
-      }
-      row[index] = *at<const Bits>(program, address);
-    }
-  }
-  return true;
-}
-
-template <typename Bits>
-__attribute__((noinline)) static bool scatter_row(const Program& program, int32_t range,
-                                                  int32_t location, const uint64_t* addresses,
-                                                  int64_t count, const bool* mask,
-                                                  const Bits* row) {
-  for (int64_t index = 0; index < count; ++index) {
-    if (mask == nullptr || mask[index]) {
-      const uint64_t address = addresses[index];
-      if (!check(program, range, location, OPENREG_TRITON_WRITE, address, sizeof(Bits))) {
-        return false;
-      }
-      *at<Bits>(program, address) = row[index];
-    }
-  }
-  return true;
-}
-
 // Atomic operations. Each is a function object that computes the new value.
 
 #define OPENREG_TRITON_ATOMIC(name, expression) \
@@ -315,12 +302,20 @@ OPENREG_TRITON_ATOMIC(AtomicMinimumUnsigned, Unsigned<T>(a) < Unsigned<T>(b) ? a
 #undef OPENREG_TRITON_ATOMIC
 
 static inline bool check_atomic(const Program& program, int32_t range, int32_t location,
-                                uint64_t address, uint64_t size) {
+                                uint64_t address, uint64_t size,
+                                OpenRegTritonAccessKind kind = OPENREG_TRITON_ATOMIC) {
   if (address % size != 0) {
     return fail(program, OPENREG_TRITON_MISALIGNED_ATOMIC, location, argument_of(program, range),
                 address, size);
   }
-  return check(program, range, location, OPENREG_TRITON_ATOMIC, address, size);
+  return check(program, range, location, kind, address, size);
+}
+
+// Another program holds what this one waits for: lets it run.
+static inline void pause_thread() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
 }
 
 template <unsigned long kSize>
@@ -378,12 +373,59 @@ static inline bool atomic_compare_exchange(const Program& program, int32_t range
                                                         false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
   old = Format::decode(bits_of<Bits>(expected));
   if (!is_exchanged) {
-    // Another program holds what this one waits for: let it run.
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
+    pause_thread();
   }
   return true;
+}
+
+template <typename Format>
+static inline bool atomic_load(const Program& program, int32_t range, int32_t location,
+                               uint64_t address, typename Format::Register& value) {
+  using Bits = typename Format::Bits;
+  using Integer = typename Word<sizeof(Bits)>::Type;
+  if (!check_atomic(program, range, location, address, sizeof(Bits),
+                    OPENREG_TRITON_VOLATILE_READ)) {
+    return false;
+  }
+  const Integer bits = __atomic_load_n(at<Integer>(program, address), __ATOMIC_ACQUIRE);
+  value = Format::decode(bits_of<Bits>(bits));
+  return true;
+}
+
+template <typename Format>
+static inline bool atomic_store(const Program& program, int32_t range, int32_t location,
+                                uint64_t address, typename Format::Register value) {
+  using Bits = typename Format::Bits;
+  using Integer = typename Word<sizeof(Bits)>::Type;
+  if (!check_atomic(program, range, location, address, sizeof(Bits))) {
+    return false;
+  }
+  __atomic_store_n(at<Integer>(program, address), bits_of<Integer>(Format::encode(value)),
+                   __ATOMIC_RELEASE);
+  return true;
+}
+
+// Waits until an element has a value, for `timeout_ns` at most; `is_equal` is whether it has.
+template <typename Format>
+static bool atomic_poll(const Program& program, int32_t range, int32_t location, uint64_t address,
+                        typename Format::Register expected, uint64_t timeout_ns, bool& is_equal) {
+  const uint64_t end = timeout_ns == UINT64_MAX ? 0 : now_ns() + timeout_ns;
+  uint64_t turns = 0;
+  uint64_t began = 0;
+  for (;;) {
+    typename Format::Register value;
+    if (!atomic_load<Format>(program, range, location, address, value)) {
+      return false;
+    }
+    is_equal = value == expected;
+    if (is_equal || (end != 0 && now_ns() >= end)) {
+      return true;
+    }
+    if (!may_wait_on(program, location, turns, began)) {
+      return false;
+    }
+    pause_thread();
+  }
 }
 
 // Products. Matrices are dense in rows, `c` too, which is added to.

@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import unittest
 
 import torch
 import triton
@@ -174,6 +175,48 @@ def waits_for_the_last(x_ptr):
     else:
         while tl.load(x_ptr, volatile=True) == 0:
             pass
+
+
+@triton.jit
+def atomic_copy(x_ptr, out_ptr, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.atomic_load(x_ptr + i, mask=i < n)
+    tl.atomic_store(out_ptr + i, x, mask=i < n)
+    tl.atomic_store(out_ptr + N, tl.atomic_load(x_ptr + 1, sem="relaxed"), sem="relaxed")
+
+
+@triton.jit
+def atomic_load_at(x_ptr, out_ptr, offset):
+    tl.store(out_ptr, tl.atomic_load(x_ptr + offset))
+
+
+@triton.jit
+def atomic_store_at(x_ptr, offset):
+    tl.atomic_store(x_ptr + offset, 1.0)
+
+
+@triton.jit
+def polls(flags_ptr, x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    if tl.program_id(0) == 0:
+        tl.store(x_ptr + i, i)
+        tl.atomic_store(flags_ptr + i, 1)
+    else:
+        before = tl.load(x_ptr + i)
+        found = tl.atomic_poll(flags_ptr + i, 1)
+        tl.store(out_ptr + i, tl.where(found, tl.load(x_ptr + i), -1))
+        tl.store(out_ptr + N + i, before)
+
+
+@triton.jit
+def polls_for_a_time(x_ptr, out_ptr, timeout, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.atomic_poll(x_ptr + i, 1, timeout_ns=timeout))
+
+
+@triton.jit
+def polls_once(x_ptr, out_ptr):
+    tl.store(out_ptr, tl.atomic_poll(x_ptr, 1))
 
 
 def values(dtype, *shape):
@@ -443,7 +486,70 @@ class TestAtomics(TestCase):
         launch(waits_for_the_last, (2,), torch.zeros(1, dtype=torch.int32), threads=2)
 
 
+@unittest.skipUnless(hasattr(tl, "atomic_poll"), "this release of Triton has no atomic loads")
+class TestAtomicLoads(TestCase):
+    @parametrize("dtype", (torch.int8, torch.float16, torch.int32, torch.float32, torch.int64))
+    def test_elements_are_loaded_and_stored_but_those_that_are_masked(self, dtype):
+        x = torch.arange(1, 17).to(dtype)
+        out = torch.zeros(17, dtype=dtype)
+        launch(atomic_copy, (1,), x, out, 11, N=16)
+        self.assertEqual(out.tolist(), [*range(1, 12), *[0] * 5, 2])
+
+    def test_addresses_are_checked(self):
+        x = torch.zeros(4)
+        for kernel, args, status in (
+            (atomic_load_at, (x, torch.zeros(1), 4), "illegal read"),
+            (atomic_store_at, (x, 4), "illegal atomic"),
+        ):
+            with self.assertRaises(KernelError) as caught:
+                launch(kernel, (1,), *args)
+            error = caught.exception
+            self.assertEqual((error.status, error.address - x.data_ptr()), (status, 16))
+        raw = torch.zeros(17, dtype=torch.uint8)
+        odd = torch.frombuffer(memoryview(raw.numpy())[1:], dtype=torch.float32)
+        for kernel, args in ((atomic_load_at, (odd, x, 0)), (atomic_store_at, (odd, 0))):
+            with self.assertRaises(KernelError) as caught:
+                launch(kernel, (1,), *args)
+            self.assertEqual(caught.exception.status, "misaligned atomic")
+
+    def test_observers_are_told_of_atomic_reads_and_updates(self):
+        seen = []
+
+        def observe(context, access):
+            seen.append((access.contents.kind, access.contents.argument))
+
+        x, out, options = torch.ones(2), torch.zeros(3), Options(observed=True)
+        launch(atomic_copy, (1,), x, out, 2, N=2, observe=observe, options=options)
+        atomic, volatile_read = 2, 3
+        each = [(volatile_read, 0), (volatile_read, 0), (atomic, 1), (atomic, 1)]
+        self.assertEqual(seen, [*each, (volatile_read, 0), (atomic, 1)])
+
+    def test_programs_poll_what_others_store(self):
+        flags, x = torch.zeros(8, dtype=torch.int32), torch.full((8,), -5, dtype=torch.int32)
+        out = torch.zeros(16, dtype=torch.int32)
+        launch(polls, (2,), flags, x, out, N=8, threads=2, wait_limit_ns=20_000_000_000)
+        self.assertEqual(out[:8].tolist(), list(range(8)))
+        self.assertTrue(lowered(polls, flags, x, out, N=8).may_wait)
+
+    def test_a_load_before_a_poll_is_not_delayed_behind_it(self):
+        source = lowered(polls, *[torch.zeros(16, dtype=torch.int32)] * 3, N=8).source
+        poll, load = source.index("atomic_poll<"), source.index("load_row<")
+        self.assertLess(load, poll)
+
+    def test_a_poll_ends_in_time(self):
+        x, out = torch.tensor([1, 2, 1, 0], dtype=torch.int64), torch.zeros(4, dtype=torch.int32)
+        launch(polls_for_a_time, (1,), x, out, 1_000_000, N=4)
+        self.assertEqual(out.tolist(), [1, 0, 1, 0])
+
+    def test_a_poll_without_an_end_is_an_error(self):
+        x = torch.zeros(1, dtype=torch.int32)
+        with self.assertRaises(KernelError) as caught:
+            launch(polls_once, (1,), x, torch.zeros_like(x), wait_limit_ns=20_000_000)
+        self.assertEqual(caught.exception.status, "wait")
+
+
 instantiate_parametrized_tests(TestMemory)
+instantiate_parametrized_tests(TestAtomicLoads)
 instantiate_parametrized_tests(TestAtomics)
 
 if __name__ == "__main__":

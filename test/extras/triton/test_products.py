@@ -132,6 +132,41 @@ def through_descriptors(a_ptr, out_ptr, M, N, BM: tl.constexpr, BN: tl.constexpr
 
 
 @triton.jit
+def gather_rows(a_ptr, rows_ptr, out_ptr, M, N, column, R: tl.constexpr, C: tl.constexpr):
+    source = tl.make_tensor_descriptor(a_ptr, [M, N], [N, 1], [1, C])
+    i, j = tl.arange(0, R), tl.arange(0, C)
+    rows = source.gather(tl.load(rows_ptr + i), column)
+    tl.store(out_ptr + i[:, None] * C + j[None, :], rows)
+
+
+@triton.jit
+def scatter_rows(a_ptr, rows_ptr, out_ptr, M, N, column, R: tl.constexpr, C: tl.constexpr):
+    target = tl.make_tensor_descriptor(out_ptr, [M, N], [N, 1], [1, C])
+    i, j = tl.arange(0, R), tl.arange(0, C)
+    rows = tl.load(a_ptr + i[:, None] * C + j[None, :])
+    target.scatter(rows, tl.load(rows_ptr + i), column)
+
+
+@triton.jit
+def reduce_into(a_ptr, out_ptr, M, N, KIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    target = tl.make_tensor_descriptor(out_ptr, [M, N], [N, 1], [BM, BN])
+    i, j = tl.arange(0, BM), tl.arange(0, BN)
+    a = tl.load(a_ptr + i[:, None] * BN + j[None, :])
+    if KIND == "add":
+        target.atomic_add([0, 8], a)
+    elif KIND == "min":
+        target.atomic_min([0, 8], a)
+    elif KIND == "max":
+        target.atomic_max([0, 8], a)
+    elif KIND == "and":
+        target.atomic_and([0, 8], a)
+    elif KIND == "or":
+        target.atomic_or([0, 8], a)
+    else:
+        target.atomic_xor([0, 8], a)
+
+
+@triton.jit
 def through_block_pointers(a_ptr, out_ptr, M, N, BM: tl.constexpr, BN: tl.constexpr):
     source = tl.make_block_ptr(a_ptr, (M, N), (N, 1), (0, 0), (BM, BN), (1, 0))
     target = tl.make_block_ptr(
@@ -267,6 +302,52 @@ class TestBlocks(TestCase):
         self.assertEqual(whole[:20], a * 2)
         self.assertEqual(whole[20:], torch.full((20, 24), 7.0))
 
+    def test_descriptors_gather_rows_and_leave_out_those_outside(self):
+        a = torch.arange(20.0 * 24).reshape(20, 24)
+        rows = torch.tensor([3, 19, 0, 3, 20, 7, 40, 1], dtype=torch.int32)
+        out = torch.full((8, 16), -1.0)
+        launch(gather_rows, (1,), a, rows, out, 20, 24, 16, R=8, C=16)
+        expected = torch.zeros(8, 16)
+        inside = rows < 20
+        expected[inside, :8] = a[rows[inside].long(), 16:]
+        self.assertEqual(out, expected)
+
+    def test_descriptors_scatter_rows_and_leave_out_those_outside(self):
+        a = torch.arange(8.0 * 16).reshape(8, 16)
+        rows = torch.tensor([3, 19, 0, 25, 20, 7, 11, 1], dtype=torch.int32)
+        out = torch.full((30, 24), -1.0)
+        launch(scatter_rows, (1,), a, rows, out, 20, 24, 16, R=8, C=16)
+        expected = torch.full((30, 24), -1.0)
+        inside = rows < 20
+        expected[rows[inside].long(), 16:] = a[inside, :8]
+        self.assertEqual(out, expected)
+
+    # Those that Triton has for all targets.
+    @parametrize(
+        "kind,dtype",
+        [
+            *((kind, torch.int32) for kind in ("add", "min", "max", "and", "or", "xor")),
+            *((kind, torch.int64) for kind in ("min", "max", "and", "or", "xor")),
+            *(("add", dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32)),
+        ],
+    )
+    def test_descriptors_reduce(self, kind, dtype):
+        a = torch.randint(-50, 50, (4, 16), generator=torch.Generator().manual_seed(1)).to(dtype)
+        before = torch.randint(-50, 50, (6, 20)).to(dtype)
+        out = before.clone()
+        launch(reduce_into, (1,), a, out, 3, 20, KIND=kind, BM=4, BN=16)
+        combine = {
+            "add": torch.add,
+            "min": torch.minimum,
+            "max": torch.maximum,
+            "and": torch.bitwise_and,
+            "or": torch.bitwise_or,
+            "xor": torch.bitwise_xor,
+        }
+        expected = before.clone()
+        expected[:3, 8:] = combine[kind](before[:3, 8:], a[:3, :12])
+        self.assertEqual(out, expected)
+
     def test_block_pointers(self):
         if not hasattr(tl, "make_block_ptr") or triton.__version__ >= "3.9":
             return
@@ -277,6 +358,7 @@ class TestBlocks(TestCase):
 
 
 instantiate_parametrized_tests(TestProducts)
+instantiate_parametrized_tests(TestBlocks)
 
 if __name__ == "__main__":
     run_tests()

@@ -14,6 +14,7 @@ INLINED = "inlined"
 _LAZY_DIALECTS = ("arith.", "math.")
 _LAZY = {
     "tt.addptr",
+    "tt.approx_divf",
     "tt.bitcast",
     "tt.broadcast",
     "tt.clampf",

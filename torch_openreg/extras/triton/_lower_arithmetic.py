@@ -58,6 +58,7 @@ _FLOATS = {
     "arith.subf": ("{a} - {b}", 1),
     "arith.mulf": ("{a} * {b}", 1),
     "arith.divf": ("{a} / {b}", 4),
+    "tt.approx_divf": ("{a} / {b}", 4),
     "tt.precise_divf": ("{a} / {b}", 4),
     "arith.remf": ("__builtin_fmod{s}({a}, {b})", 20),
     "arith.maximumf": ("maximum({a}, {b})", 2),

@@ -109,6 +109,9 @@ def quoted(text: str) -> str:
     return f'"{"".join(characters)}"'
 
 
-@lowers("gpu.barrier", "ttg.barrier", "ttg.local_barrier", "llvm.intr.assume", "ttg.warp_sync")
+@lowers(
+    *("gpu.barrier", "ttg.barrier", "ttg.local_barrier", "llvm.intr.assume", "ttg.warp_sync"),
+    *("tt.grid_dependency_wait", "tt.grid_dependency_launch_dependents"),
+)
 def _nothing(kernel: Kernel, operation: Operation) -> None:
-    """A program is one thread, whose accesses are in order."""
+    """A program is one thread, whose accesses are in order; a launch begins when others ended."""

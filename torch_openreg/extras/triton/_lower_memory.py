@@ -247,7 +247,7 @@ class _Loaded(Tensor):
         )
         masks = _fill_masks(nest, access, self.masks, outer, inner)
         nest.add(
-            f"if (!gather_row<{access.bits}>({access.place}, {name}, {extent}, {masks}, {buffer})) "
+            f"if (!load_row<{access.bits}>({access.place}, {name}, {extent}, {masks}, {buffer})) "
             "{ return; }",
             f"{row} = {buffer};",
             "}",
@@ -288,7 +288,10 @@ def _fill_addresses(
 
 # What may lie between a load and the operation that uses it, if that reads memory in its place:
 # operations without regions that change no memory.
-_CHANGES = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.print", "tt.assert")
+_CHANGES = (
+    *("tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.atomic_load", "tt.atomic_store"),
+    *("tt.atomic_poll", "tt.print", "tt.assert"),
+)
 
 
 def _is_safe_to_delay(kernel: Kernel, operation: Operation, loaded: _Loaded) -> bool:
@@ -434,7 +437,7 @@ def _scatter(
     nest.close(depth)
     masks = _fill_addresses(nest, access, addresses, row_masks, outer, inner)
     nest.add(
-        f"if (!scatter_row<{access.bits}>({access.place}, {addresses.name}, {extent}, {masks}, "
+        f"if (!store_row<{access.bits}>({access.place}, {addresses.name}, {extent}, {masks}, "
         f"{of_buffer})) {{ return; }}"
     )
 
@@ -469,6 +472,46 @@ def _atomic_cas(kernel: Kernel, operation: Operation) -> None:
     _atomic(kernel, operation, access, function, operands)
 
 
+@lowers("tt.atomic_load")
+def _atomic_load(kernel: Kernel, operation: Operation) -> None:
+    masks = operation.operands[1:]
+    mask = kernel.get(masks[0]) if masks else None
+    access = _access(kernel, operation, mask, reads=True, writes=False)
+    _atomic(kernel, operation, access, f"atomic_load<{access.format}>", [])
+
+
+@lowers("tt.atomic_poll")
+def _atomic_poll(kernel: Kernel, operation: Operation) -> None:
+    kernel.may_wait = True
+    access = _access(kernel, operation, None, reads=True, writes=False)
+    operands = [kernel.get(one) for one in operation.operands[1:]]
+    if len(operands) == 1:
+        operands.append(Uniform(Type("i64"), "UINT64_MAX"))
+    _atomic(kernel, operation, access, f"atomic_poll<{access.format}>", operands)
+
+
+@lowers("tt.atomic_store")
+def _atomic_store(kernel: Kernel, operation: Operation) -> None:
+    masks = operation.operands[2:]
+    mask = kernel.get(masks[0]) if masks else None
+    access = _access(kernel, operation, mask, reads=False, writes=True)
+    shape = access.pointer.type.shape
+    with kernel.nest() as nest:
+        index = kernel.loops(nest, shape, range(len(shape)), is_parallel=False)
+        value = nest.element(kernel.get(operation.operands[1]), index).text
+        _atomic_call(nest, access, f"atomic_store<{access.format}>", index, [value])
+
+
+def _atomic_call(
+    nest: Nest, access: _Access, function: str, index: Index, arguments: list[str]
+) -> None:
+    """Adds the lines of an atomic operation on one element, which may end the program."""
+    pointer = nest.element(access.pointer, index).text
+    condition = "true" if access.mask is None else nest.element(access.mask, index).text
+    call = f"{function}({', '.join([access.place, pointer, *arguments])})"
+    nest.add(f"if ({condition} && !{call}) {{ return; }}")
+
+
 def _atomic(
     kernel: Kernel, operation: Operation, access: _Access, function: str, operands: list[Tensor]
 ) -> None:
@@ -484,14 +527,9 @@ def _atomic(
     with kernel.nest() as nest:
         index = kernel.loops(nest, shape, range(len(shape)), is_parallel=False)
         place = target.place(index).text if isinstance(target, Array) else target.text
-        arguments = ", ".join(nest.element(one, index).text for one in operands)
-        pointer = nest.element(access.pointer, index).text
-        condition = "true" if access.mask is None else nest.element(access.mask, index).text
         old = nest.name("old")
-        nest.add(
-            f"{cpp_type} {old} = {cpp_type}();",
-            f"if ({condition} && !{function}({access.place}, {pointer}, {arguments}, {old})) "
-            "{ return; }",
-            f"{place} = {old};",
-        )
+        nest.add(f"{cpp_type} {old} = {cpp_type}();")
+        arguments = [nest.element(one, index).text for one in operands]
+        _atomic_call(nest, access, function, index, [*arguments, old])
+        nest.add(f"{place} = {old};")
     kernel.values[result] = target
