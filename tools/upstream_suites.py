@@ -47,6 +47,7 @@ class Suite:
         environment: environment variables, in addition to those of this process
         devices: further ones by device type, for tests that run on one of several
         plugin: of pytest, a module beside the program
+        has_settings: whether files ``conftest.py`` of FOLDER apply
         name_of: the name of a test in the output and in the list, from pytest's
     """
 
@@ -58,6 +59,7 @@ class Suite:
     environment: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     plugin: str = ""
+    has_settings: bool = False
     name_of: Callable[[str], str] = str
 
     @property
@@ -141,6 +143,12 @@ def _options(suite: Suite) -> argparse.Namespace:
         metavar="COUNT",
         help="of each file, so many tests, the same in each run, and those of the list",
     )
+    parser.add_argument(
+        "--share",
+        type=float,
+        metavar="PERCENT",
+        help="of all tests, this part, the same in each run, and those of the list",
+    )
     parser.set_defaults(device="")
     if suite.devices:
         parser.add_argument(
@@ -172,18 +180,20 @@ def _run(
         # So that no settings of a project around the folder apply.
         settings = Path(scratch, "pytest.ini")
         settings.write_text("[pytest]\n", encoding="utf-8")
-        arguments = ["-c", str(settings), "--noconftest"]
+        arguments = ["-c", str(settings)]
+        if not suite.has_settings:
+            arguments.append("--noconftest")
         if suite.plugin:
             arguments += ["-p", suite.plugin]
         groups: list[list[str] | None] = [None]
         is_alone = file.relative_to(folder).as_posix() in suite.alone
-        if is_alone or options.sample:
+        if is_alone or options.sample or options.share:
             tests = collect_file(file, folder, arguments, environment)
             tests = [test for test in tests if not test.endswith(f"::{IMPORT}")]
-            if options.sample:
-                tests = _sample(suite, tests, options.sample, expected)
-            if tests:
-                groups = [[test] for test in tests] if is_alone else [tests]
+            if tests:  # else the file's error is the outcome
+                if options.sample or options.share:
+                    tests = _sample(suite, tests, options, expected)
+                groups = [[test] for test in tests] if is_alone else [tests] if tests else []
         outcomes: dict[str, Outcome] = {}
         for only in groups:
             outcomes |= run_file(
@@ -198,12 +208,19 @@ def _run(
 
 
 def _sample(
-    suite: Suite, tests: Sequence[str], size: int, expected: Mapping[str, Expected]
+    suite: Suite,
+    tests: Sequence[str],
+    options: argparse.Namespace,
+    expected: Mapping[str, Expected],
 ) -> list[str]:
     """Chooses tests by their names alone, and adds those that are listed."""
     names = {test: suite.name_of(test) for test in tests}
-    by_hash = sorted(tests, key=lambda test: hashlib.sha256(names[test].encode()).digest())
-    chosen = set(by_hash[:size])
+    hashes = {test: hashlib.sha256(names[test].encode()).digest() for test in tests}
+    if options.share:
+        limit = options.share / 100 * 2**64
+        chosen = {test for test in tests if int.from_bytes(hashes[test][:8], "big") < limit}
+    else:
+        chosen = set(sorted(tests, key=hashes.__getitem__)[: options.sample])
     return [test for test in tests if test in chosen or entry_of(names[test], expected)]
 
 

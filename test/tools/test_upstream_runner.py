@@ -1,10 +1,12 @@
 """The commands that run PyTorch's own tests, on made-up test files."""
 
+import importlib.util
 import json
 import subprocess
 import sys
 import tempfile
 import textwrap
+import unittest
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,7 @@ def run_tool(
         folder, report = Path(scratch, "tests"), Path(report or Path(scratch, "report.json"))
         folder.mkdir()
         for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(textwrap.dedent(content))
         entries = "".join(_ENTRY.format(test=test) + flag for test in listed)
         (Path(scratch) / "list.toml").write_text(expected or _LIST + entries)
@@ -226,6 +229,25 @@ class TestUpstreamRunner(TestCase):
         self.assertIn(len(names[0]), (8, 9))
         self.assertEqual(len([name for name in names[0] if name.startswith("test_good")]), 4)
 
+    def test_a_share_is_a_part_of_all_tests_and_has_what_is_listed(self):
+        content = "".join(f"def test_{number}(): pass\n" for number in range(60))
+        files = {"test_bad.py": f"{content}{_FAILS}", "test_good.py": content}
+        listed = ["test_bad.py::test_it"]
+        names = []
+        for share in ("10", "30"):
+            result, outcomes = run_tool(files, f"--share={share}", listed=listed)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            self.assertIn("1 failed as listed", result.stdout)
+            names.append(set(outcomes))
+        self.assertLess(names[0], names[1])
+        self.assertTrue(4 < len(names[0]) < 24 < len(names[1]) < 60, names)
+
+    def test_a_share_without_tests_of_a_file_runs_none_of_it(self):
+        files = {"test_bad.py": _FAILS, "test_worse.py": "import no_such_module"}
+        result, outcomes = run_tool(files, "--share=1e-9")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(list(outcomes), ["test_worse.py::<import>"])
+
     @parametrize(
         "files",
         [
@@ -311,7 +333,7 @@ class TestUpstreamRunner(TestCase):
         self.assertIn("does not exist: test_bad.py::*Bad::test_*", result.stdout)
         self.assertEqual(result.returncode, 1)
 
-    @parametrize("suite", ["cuda", "device", "openreg"])
+    @parametrize("suite", ["cuda", "device", "openreg", "triton"])
     def test_our_list_has_a_known_category_and_a_reason_for_each_test(self, suite):
         code = (
             f"import upstream_suites as u, upstream_{suite} as s; "
@@ -513,7 +535,120 @@ class TestUpstreamDevice(TestCase):
             self.assertEqual(result.returncode, code, result.stdout + result.stderr)
 
 
+# What Triton's tests of its language have: their settings, a name of triton-cpu, and a kernel.
+_TRITON_SETTINGS = """
+import pytest
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cuda")
+
+@pytest.fixture
+def device(request):
+    return request.config.getoption("--device")
+"""
+
+_LANGUAGE = """
+import torch
+import triton
+import triton.language as tl
+from triton._internal_testing import is_cpu
+
+@triton.jit
+def double(x_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(x_ptr + i, tl.load(x_ptr + i) * 2)
+
+def test_kernel(device):
+    assert not is_cpu()
+    assert device == triton.runtime.driver.active.get_active_torch_device().type
+    x = torch.ones(8, device=device)
+    double[(1,)](x, N=8)
+    assert x.tolist() == [2.0] * 8
+"""
+
+_TUTORIAL = """
+import sys
+
+import pytest
+import triton
+
+SIZES = []
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_op(number):
+    assert number == 1
+
+@triton.testing.perf_report(
+    triton.testing.Benchmark(
+        x_names=["M", "N"], x_vals=[4, 8], line_arg="provider", line_vals=["a", "b"],
+        line_names=["A", "B"], plot_name="plot", args={"last": 3},
+    )
+)
+def benchmark(M, N, last, provider, scale):
+    SIZES.append((M, N, last, provider, scale))
+    return 1.0
+
+if __name__ == "__main__":
+    assert len(sys.argv) == 1
+    benchmark.run(show_plots=True, print_data=True, save_path=".", scale=5)
+    assert SIZES == [(4, 4, 3, "a", 5), (4, 4, 3, "b", 5)]
+"""
+
+_LIBRARY = """
+from liger_kernel import NUMBER
+from test.utils import OTHER
+
+def test_numbers():
+    assert (NUMBER, OTHER) == (1, 2)
+"""
+
+
+@unittest.skipUnless(importlib.util.find_spec("triton"), "needs Triton")
+class TestUpstreamTriton(TestCase):
+    @parametrize("device", ["cuda", "openreg"])
+    def test_tests_of_the_language_run_on_the_device(self, device):
+        files = {
+            "test/conftest.py": _TRITON_SETTINGS,
+            "test/unit/language/test_core.py": _LANGUAGE,
+            "test/unit/language/test_other.py": _FAILS,
+        }
+        result, outcomes = run_tool(files, f"--device={device}", tool="upstream_triton.py")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(list(outcomes), ["test/unit/language/test_core.py::test_kernel"])
+
+    def test_tutorials_run_as_programs_with_their_smallest_sizes(self):
+        files = {
+            "tutorials/01-vector-add.py": "assert __name__ == '__main__'\nassert 1 == 2\n",
+            "tutorials/06-fused-attention.py": _TUTORIAL,
+            "tutorials/12-later.py": "assert False\n",
+        }
+        result, outcomes = run_tool(files, tool="upstream_triton.py")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(
+            {name.partition("/")[2]: one["kind"] for name, one in outcomes.items()},
+            {
+                "01-vector-add.py::script": "failed",
+                "06-fused-attention.py::script": "passed",
+                "06-fused-attention.py::test_op[1]": "passed",
+                "06-fused-attention.py::test_op[2]": "failed",
+            },
+        )
+        self.assertIn("assert 1 == 2", outcomes["tutorials/01-vector-add.py::script"]["text"])
+
+    def test_a_library_of_kernels_is_that_of_the_checkout(self):
+        files = {
+            "src/liger_kernel/__init__.py": "NUMBER = 1",
+            "test/__init__.py": "",
+            "test/utils.py": "OTHER = 2",
+            "test/transformers/test_rope.py": _LIBRARY,
+        }
+        result, outcomes = run_tool(files, tool="upstream_triton.py")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(len(outcomes), 1)
+
+
 instantiate_parametrized_tests(TestUpstreamRunner)
+instantiate_parametrized_tests(TestUpstreamTriton)
 instantiate_parametrized_tests(TestUpstreamDevice)
 
 if __name__ == "__main__":

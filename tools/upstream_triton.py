@@ -1,0 +1,246 @@
+"""Runs the tests of Triton and of libraries of its kernels, unmodified, on this backend.
+
+``python tools/upstream_triton.py [--device cuda|openreg] FOLDER [FILE ...]``
+
+The folder is one of these checkouts, with the requirements of its tests installed:
+
+- ``python`` of triton-lang/triton or triton-lang/triton-cpu, of the release that is installed: the
+  tests of its language, and the tutorials 01 to 09
+- linkedin/Liger-Kernel: the tests of its operators
+- fla-org/flash-linear-attention: the tests of its operators
+
+FILE names test files in it. The tests are those projects' and no part of this repository. Each file
+runs in a separate process; a test that crashes or exceeds the time limit is one failure, and the
+following tests still run.
+
+A tutorial is one test, which runs the script as ``python`` does. What a script measures, it
+measures for the smallest size alone, and no plots are made: on a processor the others take days.
+Tests in a tutorial run as well.
+
+``upstream_triton.toml`` lists the tests that fail for a known reason. The exit code is 1 if a test
+fails that is not listed, if a listed test passes or does not exist, or if nothing ran. The part of
+the list that is about files which ran counts.
+
+This file is also the pytest plug-in in the processes of the tests.
+"""
+
+import importlib.util
+import os
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from upstream_suites import Suite, run_suite
+
+__all__ = ["SUITE"]
+
+_LANGUAGE = (
+    "annotations",
+    "block_pointer",
+    "compile_errors",
+    "compile_only",
+    "conversions",
+    "core",
+    "decorator",
+    "frontend",
+    "libdevice",
+    "line_info",
+    "matmul",
+    "module",
+    "mxfp",
+    "pipeliner",
+    "random",
+    "reproducer",
+    "standard",
+    "subprocess",
+    "tensor_descriptor",
+    "tuple",
+    "warp_specialization",
+)
+
+_TUTORIALS = (
+    "01-vector-add",
+    "02-fused-softmax",
+    "03-matrix-multiplication",
+    "04-low-memory-dropout",
+    "05-layer-norm",
+    "06-fused-attention",
+    "07-extern-functions",
+    "08-grouped-gemm",
+    "09-persistent-matmul",
+)
+
+# Other files test models and trainers of the package transformers, and kernels in other languages.
+_LIGER = (
+    "attn_res",
+    "cross_entropy",
+    "dyt",
+    "embedding",
+    "flex_attention",
+    "fused_add_rms_norm",
+    "fused_linear_cross_entropy",
+    "fused_linear_jsd",
+    "fused_linear_scaled_cross_entropy",
+    "fused_moe",
+    "fused_neighborhood_attention",
+    "geglu",
+    "group_norm",
+    "grpo_loss",
+    "jsd",
+    "kl_div",
+    "layer_norm",
+    "llama4_rope",
+    "mhc",
+    "mm_int8int2",
+    "modulated_rms_norm",
+    "multi_token_attention",
+    "poly_norm",
+    "qwen2vl_mrope",
+    "relu_squared",
+    "rms_norm",
+    "rope",
+    "softmax",
+    "sparsemax",
+    "swiglu",
+    "tiled_mlp",
+    "tvd",
+)
+
+_FLA = (
+    "attn",
+    "based",
+    "comba",
+    "delta",
+    "delta_product",
+    "forgetting_attn",
+    "gdn",
+    "gla",
+    "gsa",
+    "hgrn",
+    "iplr_delta",
+    "kda",
+    "lightning_attn",
+    "linear_attn",
+    "log_linear_attn",
+    "mesa",
+    "nsa",
+    "path_attn",
+    "retention",
+    "rwkv6",
+    "rwkv7",
+    "simple_gla",
+    "solve_tril",
+    "titans",
+    "ttt",
+)
+
+_SHARED = {
+    "OPENREG_CUDA_NOTICE": "0",
+    # What tunes takes its first configuration: times on a processor say nothing.
+    "OPENREG_TRITON_AUTOTUNE": "first",
+    "MPLBACKEND": "Agg",
+}
+
+SUITE = Suite(
+    Path(__file__),
+    __doc__,
+    "a checkout",
+    files=[
+        *(f"test/unit/language/test_{name}.py" for name in _LANGUAGE),
+        *(f"tutorials/{name}.py" for name in _TUTORIALS),
+        *(f"test/transformers/test_{name}.py" for name in _LIGER),
+        *(f"tests/ops/test_{name}.py" for name in _FLA),
+    ],
+    devices={
+        "cuda": {**_SHARED, "OPENREG_DEVICE_TYPE": "cuda"},
+        "openreg": {**_SHARED, "OPENREG_DEVICE_TYPE": "openreg"},
+    },
+    plugin="upstream_triton",
+    has_settings=True,
+)
+
+
+# --- The plug-in, in the process of the tests
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Lets tests import their library."""
+    sys.path[:0] = [str(Path("src").resolve()), str(Path.cwd())]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Names the device, and adds what this release of Triton lacks of another one's."""
+    # In --device of Triton's tests.
+    if "device" in vars(config.option):
+        config.option.device = os.environ["OPENREG_DEVICE_TYPE"]
+    import triton._internal_testing as shared
+
+    if not hasattr(shared, "is_cpu"):  # in triton-cpu alone
+        shared.is_cpu = lambda: False
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Collector | None:
+    """Makes tests of a tutorial."""
+    if module_path.parent.name != "tutorials":
+        return None
+    return _Tutorial.from_parent(parent, path=module_path)
+
+
+class _Tutorial(pytest.Module):
+    """A tutorial, whose first test is all of it."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        yield _Script.from_parent(self, name="script")
+        if "def test_op(" in self.path.read_text(encoding="utf-8"):
+            yield from super().collect()  # type: ignore[misc]
+
+    def importtestmodule(self) -> Any:
+        # Its name is not one of Python's.
+        spec = importlib.util.spec_from_file_location("tutorial", self.path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["tutorial"] = module
+        spec.loader.exec_module(module)
+        return module
+
+    _importtestmodule = importtestmodule
+
+
+class _Script(pytest.Item):
+    """A tutorial as a program."""
+
+    def runtest(self) -> None:
+        from triton import testing
+
+        testing.Mark.run = _run_smallest
+        sys.argv = [str(self.path)]
+        runpy.run_path(str(self.path), run_name="__main__")
+
+
+def _run_smallest(mark: Any, *args: Any, **options: Any) -> None:
+    """Replaces ``Mark.run``: calls what a tutorial measures with its first size."""
+    for name in ("show_plots", "print_data", "save_path", "return_df"):
+        options.pop(name, None)
+    benchmarks = mark.benchmarks if isinstance(mark.benchmarks, list) else [mark.benchmarks]
+    for benchmark in benchmarks:
+        first = benchmark.x_vals[0]
+        names = benchmark.x_names
+        sizes = first if isinstance(first, (list, tuple)) else [first] * len(names)
+        for line in benchmark.line_vals:
+            mark.fn(
+                **dict(zip(names, sizes, strict=True)),
+                **{benchmark.line_arg: line},
+                **benchmark.args,
+                **options,
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(run_suite(SUITE))
