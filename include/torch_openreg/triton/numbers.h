@@ -280,33 +280,38 @@ static inline T minimum_number(T a, T b) {
   return a < b || b != b ? a : b;
 }
 
-// 2 to the power of `n` + `r`, for r = `fraction` * ln(2) in [-0.35, 0.35].
-static inline float scaled_exp(float n, float r) {
-  float p = 1.9841270e-4f;
-  p = p * r + 1.3888889e-3f;
-  p = p * r + 8.3333333e-3f;
-  p = p * r + 4.1666667e-2f;
-  p = p * r + 1.6666667e-1f;
-  p = p * r + 0.5f;
+// Added to a float, it leaves the nearest integer in the low bits.
+constexpr float kRounds = 12582912.0f;
+
+// e^r times 2 to the power of the integer in the low bits of `shifted`, for r in [-0.35, 0.35]. A
+// small result is made in two steps, as it may be subnormal.
+static inline float scaled_exp(float shifted, float r, bool is_small) {
+  float p = 1.38144533e-3f;
+  p = p * r + 8.36878642e-3f;
+  p = p * r + 4.16683964e-2f;
+  p = p * r + 1.66665196e-1f;
+  p = p * r + 0.49999994f;
   p = p * r * r + r + 1.0f;
-  // Two factors, as one is not a normal number at the ends of the range.
-  const int32_t exponent = static_cast<int32_t>(n);
-  const int32_t half = exponent >> 1;
-  return p * bits_of<float>((half + 127) << 23) * bits_of<float>((exponent - half + 127) << 23);
+  const uint32_t power = (bits_of<uint32_t>(shifted) + (is_small ? 64u : 0u)) << 23;
+  return bits_of<float>(bits_of<uint32_t>(p) + power) * (is_small ? 5.42101086e-20f : 1.0f);
 }
 
 static inline float exp(float x) {
-  const float clamped = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x == x ? x : 0.0f;
-  const float n = __builtin_rintf(clamped * 1.44269504f);
-  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
-  return x == x ? scaled_exp(n, r) : x;
+  const float above = x < -104.0f ? -104.0f : x;  // the results are 0
+  const float shifted = above * 1.44269504f + kRounds;
+  const float n = shifted - kRounds;
+  const float r = (above - n * 0.693359375f) + n * 2.12194440e-4f;
+  const float y = scaled_exp(shifted, r, above < -87.0f);
+  return x < 88.7228394f ? y : x * __builtin_inff();  // NaN, too
 }
 static inline double exp(double x) { return __builtin_exp(x); }
 
 static inline float exp2(float x) {
-  const float clamped = x > 129.0f ? 129.0f : x < -151.0f ? -151.0f : x == x ? x : 0.0f;
-  const float n = __builtin_rintf(clamped);
-  return x == x ? scaled_exp(n, (clamped - n) * 0.693147181f) : x;
+  const float above = x < -151.0f ? -151.0f : x;
+  const float shifted = above + kRounds;
+  const float r = (above - (shifted - kRounds)) * 0.693147181f;
+  const float y = scaled_exp(shifted, r, above < -125.0f);
+  return x < 128.0f ? y : x * __builtin_inff();
 }
 static inline double exp2(double x) { return __builtin_exp2(x); }
 

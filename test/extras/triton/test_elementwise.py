@@ -1,5 +1,7 @@
 """Arithmetic, casts and functions of Triton kernels, against torch and numpy on the CPU."""
 
+import unittest
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from torch.testing._internal.common_utils import (
     run_tests,
 )
 from triton.language.extra import libdevice
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from torch_openreg.extras.triton._lowered import Options
 
@@ -209,6 +212,30 @@ def expected_unary_floats(x):
         "div_rn": x / p,
         "sqrt_rn": p.sqrt(),
     }
+
+
+@triton.jit
+def powers(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i)
+    tl.store(out_ptr + i, tl.exp(x))
+    tl.store(out_ptr + BLOCK + i, tl.exp2(x))
+
+
+@triton.jit
+def quotients(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.fdiv(tl.load(x_ptr + i), tl.load(y_ptr + i), approx=True))
+
+
+@triton.jit
+def ordered_copy(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    gdc_wait()
+    # As releases before 3.9 have it.
+    tl.inline_asm_elementwise("griddepcontrol.wait; // dummy $0", "=r", [], tl.int32, False, 1)
+    tl.store(out_ptr + i, tl.load(x_ptr + i))
+    gdc_launch_dependents()
 
 
 @triton.jit
@@ -424,6 +451,34 @@ class TestElementwise(TestCase):
         self.assertEqual(result[0, 1].item(), least)
         self.assertEqual(result[1, 1].item(), 0)
         self.assertEqual(result[:, 3].tolist(), [-3, 1])
+
+    def test_powers_at_the_ends_of_their_range(self):
+        infinity, nan = float("inf"), float("nan")
+        edges = [infinity, -infinity, nan, 0.0, -0.0, 3e38, -3e38, 1e-40, 88.72, 88.7228, 88.7229]
+        edges += [89.0, 127.99999, 128.0, -126.0, -126.5, -149.0, -151.0, -87.3, -87.4, -95.0]
+        edges += [-103.9, -104.5, *(float(one) for one in range(-10, 11))]
+        x = torch.tensor(edges + [1.0] * (64 - len(edges)))
+        out = torch.zeros(2, 64)
+        launch(powers, (1,), x, out, BLOCK=64)
+        # Two units in the last place, and one of the least number.
+        for row, expected in zip(out, (x.double().exp(), x.double().exp2()), strict=True):
+            torch.testing.assert_close(
+                row, expected.float(), rtol=2**-22, atol=2**-149, equal_nan=True
+            )
+        whole = x == x.round()
+        self.assertEqual(out[1][whole], x[whole].double().exp2().float(), rtol=0, atol=0)
+
+    @unittest.skipIf(triton.__version__ < "3.9", "this release of Triton divides in one way")
+    def test_approximate_quotients_are_exact(self):
+        x, y = floats(torch.float32)[:128], floats(torch.float32, 1.0, 9.0, seed=1)[:128]
+        out = torch.zeros(128)
+        launch(quotients, (1,), x, y, out, BLOCK=128)
+        self.assertEqual(out, x / y, rtol=0, atol=0)
+
+    def test_waits_for_other_launches_are_nothing(self):
+        x, out = floats(torch.float32)[:128], torch.zeros(128)
+        launch(ordered_copy, (1,), x, out, BLOCK=128)
+        self.assertEqual(out, x)
 
     def test_maxima_ignore_nan_or_return_it(self):
         nan = float("nan")

@@ -103,6 +103,8 @@ def _extern(kernel: Kernel, operation: Operation) -> None:
 _APPROXIMATION = re.compile(
     r"\s*(?P<name>tanh|ex2|lg2|rcp|sqrt|rsqrt|sin|cos)\.approx(?:\.ftz)?\.f32\s+\$0,\s*\$1;\s*"
 )
+# What orders launches: those of a stream here begin when the ones before have ended.
+_ORDER = re.compile(r"\s*griddepcontrol\.(wait|launch_dependents);\s*(//.*)?")
 _INSTRUCTIONS = {
     "tanh": "__builtin_tanhf({0})",
     "ex2": "exp2({0})",
@@ -121,6 +123,9 @@ def _assembly(kernel: Kernel, operation: Operation) -> None:
     match = _APPROXIMATION.fullmatch(text)
     if match is not None and operation.attributes["packed_element"] == 1:
         _define(kernel, operation, _INSTRUCTIONS[match["name"]], _DEAR)
+        return
+    if _ORDER.fullmatch(text) is not None:
+        kernel.define_scalar(operation.results[0], "0")
         return
     first = text.strip().splitlines()[0] if text.strip() else "nothing"
     kernel.refuse(
