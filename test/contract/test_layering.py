@@ -93,7 +93,7 @@ _EXTRAS = {
     # Calls operators on kernel addresses, and none of the backend's operators.
     "extras/distributed": {"core", "aten/cpu", "aten/launch"},
     # An observer (core/Observer.h). Describes the results of calls that it has skipped.
-    "extras/dry_run": {"core", "aten/launch", "aten/fallback"},
+    "extras/dry_run": {"core", "memory", "aten/launch", "aten/fallback"},
     "extras/graph": {"core", "memory", "random"},
     # Launches kernels that torch.compile has generated.
     "extras/inductor": {"core", "aten/launch"},
@@ -125,6 +125,10 @@ OTHER_NAMESPACE = {
     "csrc/aten/ops/SparseOperators.cpp": "stubs of ATen are registered in its own namespace",
     "include/torch_openreg/OpenReg.h": "PyTorch's pages have all names in one namespace",
     "include/torch_openreg/inductor/masks.h": "it specializes functions of at::vec",
+    "csrc/extras/dry_run/MemoryRecord.cpp": "it needs c10 alone",
+    "csrc/extras/dry_run/MemoryRecord.h": "it needs c10 alone",
+    "csrc/extras/dry_run/Workspaces.cpp": "it needs c10 alone",
+    "csrc/extras/dry_run/Workspaces.h": "it needs c10 alone",
     "csrc/extras/sanitizer/host/HostOperators.cpp": "it observes operators of ATen",
     "csrc/extras/sanitizer/host/HostOperators.h": "it observes operators of ATen",
     "csrc/memory/PinnedAllocator.h": "its base class, the cache of pinned memory, is of ATen",

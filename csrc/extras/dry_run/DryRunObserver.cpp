@@ -223,8 +223,8 @@ class DryRunObserver final : public Observer {
 
   // --- Memory
 
-  void memoryAllocation(const void* address, size_t /*size*/, const OpenRegStream& /*stream*/,
-                        c10::MempoolId_t /*pool*/) override {
+  void memoryAllocation(const void* address, size_t /*requested*/, size_t /*size*/,
+                        const OpenRegStream& /*stream*/, c10::MempoolId_t /*pool*/) override {
     made_up_.remove(address);
   }
 

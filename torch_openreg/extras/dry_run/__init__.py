@@ -16,7 +16,6 @@ __all__ = ["register", "start"]
 _C._declare_setting(
     "OPENREG_DRY_RUN",
     "0",
-    "0 or 1",
     "0 1",
     "1: work on more than 64 KiB is skipped, and takes device memory's addresses alone. Read by "
     "import torch.",
@@ -24,14 +23,12 @@ _C._declare_setting(
 _C._declare_setting(
     "OPENREG_DRY_RUN_TIMING",
     "early",
-    "early or late",
     "early late",
     "In a dry run, when other streams' uses of memory end: at once, or when the host has waited.",
 )
 _C._declare_setting(
     "OPENREG_DRY_RUN_SIZES",
     "worst",
-    "worst, none or error",
     "worst none error",
     "In a dry run, sizes that depend on data, as of nonzero: the largest, the smallest, or an "
     "error.",

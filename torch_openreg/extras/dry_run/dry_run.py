@@ -42,43 +42,40 @@ _FILES = ("OPENREG_DRY_RUN_REPORT", "OPENREG_DRY_RUN_PICTURE")
 _C._declare_setting(
     "OPENREG_DRY_RUN_BEYOND",
     "0",
-    "0 or 1",
     "0 1",
     "1: a dry run goes on beyond the memory of the GPU, and says how much it takes.",
 )
 _C._declare_setting(
     "OPENREG_DRY_RUN_GPU",
     "none",
-    f"none, {', '.join(_GPUS)}",
     f"none {' '.join(_GPUS)}",
     "The GPU whose memory and properties the devices of a dry run have.",
 )
 _C._declare_setting(
     "OPENREG_DRY_RUN_PICTURE",
     "none",
-    "the name of a file",
     "<text>",
     "Where a dry run draws the memory of its fullest device over time, as SVG.",
+    allowed="the name of a file",
 )
 _C._declare_setting(
     _RANK,
     "0",
-    "a rank of OPENREG_DRY_RUN_WORLD_SIZE",
-    "<size>",
+    "<number>",
     "The rank of this process in a dry run whose other ranks are absent.",
+    allowed="a rank of OPENREG_DRY_RUN_WORLD_SIZE",
 )
 _C._declare_setting(
     "OPENREG_DRY_RUN_REPORT",
     "none",
-    "the name of a file",
     "<text>",
     "Where a dry run writes its report when the process ends, as JSON; %p is the process's id.",
+    allowed="the name of a file",
 )
 
 _C._declare_setting(
     "OPENREG_DRY_RUN_SUMMARY",
     "1",
-    "0 or 1",
     "0 1",
     "1: a dry run writes its report to stderr when the process ends.",
 )
@@ -86,9 +83,9 @@ _C._declare_setting(
 _C._declare_setting(
     _WORLD_SIZE,
     "1",
-    "a number from 1",
-    "<size>",
+    "<number>",
     "The number of ranks of a dry run; more than 1: all but OPENREG_DRY_RUN_RANK are absent.",
+    allowed="a number from 1",
 )
 
 _started = time.monotonic()
