@@ -72,6 +72,7 @@ class DeviceRecord {
   }
 
   void noteBackwardBegin() {
+    last_backward_ = time_;
     for (auto& [address, block] : live_) {
       block.outlived_forward = true;
     }
@@ -80,6 +81,7 @@ class DeviceRecord {
   MemoryPeak peak() const {
     MemoryPeak result;
     static_cast<MemoryMoment&>(result) = peak_;
+    result.is_before_backward = peak_.time > last_backward_;
     result.most_used = most_used_;
     result.blocks = freed_since_peak_;
     for (const auto& [address, block] : live_) {
@@ -103,6 +105,7 @@ class DeviceRecord {
 
  private:
   uint64_t time_ = 0;
+  uint64_t last_backward_ = 0;
   size_t allocated_ = 0;
   size_t most_used_ = 0;
   std::unordered_map<const void*, BlockRecord> live_;

@@ -52,6 +52,7 @@ struct MemoryMoment {
 };
 
 struct MemoryPeak : MemoryMoment {
+  bool is_before_backward = false;  // no backward pass has begun since
   size_t most_used = 0;             // bytes of the device, at any time
   std::vector<BlockRecord> blocks;  // whose sizes' sum is `allocated`
 };

@@ -6,6 +6,7 @@ See Note [Absent peers] in csrc/extras/distributed/transport/AbsentPeers.h for w
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -48,8 +49,8 @@ def begin(rank: int, size: int, device_count: int) -> None:
 
 
 def _replace_rendezvous() -> None:
-    import torch.distributed.rendezvous as module
-
+    # torch.distributed has a function of the module's name.
+    module: Any = sys.modules["torch.distributed.rendezvous"]
     handlers: dict[str, Any] = module._rendezvous_handlers
     for scheme in ("env", "tcp", "file"):
         handlers[scheme] = _rendezvous

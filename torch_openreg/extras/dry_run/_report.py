@@ -72,6 +72,9 @@ _COLLECTIVES = tuple(
     )
 )
 
+# The files of programs that are given to Python as text.
+_UNNAMED = ("<string>", "<stdin>")
+
 Frame = Mapping[str, Any]
 
 
@@ -349,24 +352,30 @@ def place_of(frames: Sequence[Frame]) -> Place:
     for excluded in ((_TORCH, _OURS, *_LIBRARIES), (_TORCH, _OURS), ()):
         for frame in frames:
             name = frame.get("filename", "<")
-            if not name.startswith(("<", *excluded)):
+            is_program = name in _UNNAMED or not name.startswith("<")
+            if is_program and not name.startswith(excluded):
                 return Place(name, frame["line"], frame["name"])
     return Place("", 0, "")
 
 
-def category_of(block: Mapping[str, Any], frames: Sequence[Frame]) -> str:
+def category_of(
+    block: Mapping[str, Any], frames: Sequence[Frame], is_before_backward: bool = False
+) -> str:
     """Returns one of ``CATEGORIES`` for a block of the record.
 
     Args:
         block: As ``_C._memory_record_peak`` describes it.
         frames: Those of its allocation.
+        is_before_backward: Whether the backward pass that would show what is kept for it has not
+            begun, as after an allocation that failed.
     """
     if (known := _OF_USE.get(block["use"])) is not None:
         return known
     if _is_of_collective(frames):
         return "collectives"
-    recomputed = block["phase"] == "backward"
-    if block["records_gradients"] and (block["outlived_forward"] or recomputed):
+    is_recomputed = block["phase"] == "backward"
+    is_kept = block["outlived_forward"] or is_recomputed or is_before_backward
+    if block["records_gradients"] and is_kept:
         return "activations"
     return "temporary"
 
@@ -401,7 +410,7 @@ def device_report(index: int, peak: Mapping[str, Any], context: int) -> DeviceRe
     stacks = [(frames, place_of(frames)) for frames in peak["stacks"]]
     for block in peak["blocks"]:
         frames, place = stacks[block["stack"]]
-        category = category_of(block, frames)
+        category = category_of(block, frames, peak["is_before_backward"])
         categories[category] += block["size"]
         lines.setdefault((category, place), []).append(block["size"])
     largest = sorted(lines.items(), key=lambda item: -sum(item[1]))[:_LARGEST]

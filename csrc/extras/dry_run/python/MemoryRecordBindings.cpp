@@ -110,6 +110,7 @@ py::dict peakOf(c10::DeviceIndex device) {
   const MemoryPeak peak = withoutGil([&] { return memoryPeak(device); });
   py::dict result = describe(static_cast<const MemoryMoment&>(peak));
   const py::tuple blocks = describeBlocks(peak.blocks);
+  result["is_before_backward"] = peak.is_before_backward;
   result["most_used"] = peak.most_used;
   result["blocks"] = blocks[0];
   result["stacks"] = blocks[1];
