@@ -66,8 +66,8 @@ bool keepsOldValues(std::string_view kernel) {
 
 // Some work, as the decision needs it.
 struct Work {
-  bool is_skipped = false;     // an operand is
-  bool reads_made_up = false;  // and is not only of the host
+  bool is_skipped = false;
+  bool reads_made_up = false;
   bool writes_host = false;
   size_t written_bytes = 0;
 
@@ -85,9 +85,9 @@ size_t shownBytes(const c10::TensorImpl& tensor) {
   return static_cast<size_t>(tensor.numel()) * tensor.itemsize();
 }
 
-// The size of the storage, or of the view if it shows elements several times.
+// The size of the storage, or of the view if it shows elements several times; none if it has none.
 size_t sizeOf(const c10::TensorImpl& tensor) {
-  return std::max(tensor.storage().nbytes(), shownBytes(tensor));
+  return tensor.numel() == 0 ? 0 : std::max(tensor.storage().nbytes(), shownBytes(tensor));
 }
 
 // The last kernel whose operands this thread has reported, for what else is reported of it.
@@ -275,7 +275,7 @@ class DryRunObserver final : public Observer {
     const bool is_large = sizeOf(tensor) > options_.small_bytes;
     work.is_skipped = work.is_skipped || is_large;
     const bool is_made_up =
-        tensor.numel() > 0 && (is_large || made_up_.contains(tensor.storage().data()));
+        is_large || (tensor.numel() > 0 && made_up_.contains(tensor.storage().data()));
     work.reads_made_up =
         work.reads_made_up ||
         (is_made_up && (!operand.is_written || operand.is_updated || keepsOldValues(kernel)));

@@ -355,6 +355,16 @@ except NotImplementedError as error:
         self.assertIn("dry_run_test::half: its kernel is skipped", error)
         self.assertIn("torch.library.register_fake", error)
 
+    def test_sparse_tensors_are_refused(self):
+        error = dry("""
+model = torch.nn.Embedding(2000, 64, sparse=True).to(device)
+try:
+    model(torch.arange(500).to(device)).sum().backward()
+except NotImplementedError as error:
+    print(json.dumps(str(error)))
+""")
+        self.assertIn("_sparse_coo_tensor_with_dims_and_tensors: its kernel is skipped", error)
+
     def test_a_registered_fake_gives_the_sizes(self):
         size = dry("""
 library = torch.library.Library("dry_run_test", "DEF")
