@@ -123,6 +123,7 @@ _NAMESPACE = re.compile(r"^namespace ((?:c10|at|torch)\b[\w:]*) \{", re.MULTILIN
 OTHER_NAMESPACE = {
     "csrc/aten/attention/AttentionChoice.cpp": "stubs of ATen are registered in its own namespace",
     "csrc/aten/ops/SparseOperators.cpp": "stubs of ATen are registered in its own namespace",
+    "include/torch_openreg/core/Observer.h": "it declares a class of c10",
     "include/torch_openreg/OpenReg.h": "PyTorch's pages have all names in one namespace",
     "include/torch_openreg/inductor/masks.h": "it specializes functions of at::vec",
     "csrc/extras/dry_run/MemoryRecord.cpp": "it needs c10 alone",

@@ -16,6 +16,7 @@ namespace at::openreg {
 c10::openreg::Verdict observeCall(const BoxedCall& call, c10::ArrayRef<c10::IValue> results);
 
 // The same for a result of a call that the calling thread runs.
-c10::openreg::Verdict observeResult(const FallbackOperator& known, c10::Device device, const Tensor& result);
+c10::openreg::Verdict observeResult(const FallbackOperator& known, c10::Device device,
+                                    const Tensor& result);
 
 }  // namespace at::openreg
