@@ -20,7 +20,8 @@ bool doOverlap(State& state, const ByteRuns& runs, const ByteRuns& other) {
   return overlap == Overlap::Yes;
 }
 
-bool isConflict(State& state, const Place& place, const Access& earlier, const Access& later) {
+bool isConflict(State& state, const LaunchPlace& place, const Access& earlier,
+                const Access& later) {
   const bool is_looked_for =
       earlier.is_allocation ? state.options.finds_lifetimes : state.options.finds_races;
   return (earlier.is_write || later.is_write) && is_looked_for &&
@@ -79,7 +80,7 @@ Finding conflict(const State& state, const Launch& launch, const MemoryAccess& m
 // --- Conflicts
 
 // The latest conflicting access of each stream.
-c10::SmallVector<const Access*, 4> conflictsOf(State& state, const Place& place,
+c10::SmallVector<const Access*, 4> conflictsOf(State& state, const LaunchPlace& place,
                                                const MemoryAccess& memory_access) {
   c10::SmallVector<const Access*, 4> conflicts;
   for (const Access* earlier :
@@ -120,7 +121,7 @@ void findConflicts(State& state, const Launch& launch, const MemoryAccess& memor
 // --- Hazards
 
 // Whether the work is the first one that the hazard can affect.
-bool isOpen(const State& state, const Place& place, const Hazard& hazard,
+bool isOpen(const State& state, const LaunchPlace& place, const Hazard& hazard,
             const MemoryAccess& memory_access) {
   if (memory_access.allocation->serial <= hazard.serial ||
       place.happens_before.isOrdered(hazard.access, place.stream)) {
@@ -132,7 +133,7 @@ bool isOpen(const State& state, const Place& place, const Hazard& hazard,
 }
 
 // The hazards of the memory's owner and pool; null if there are none.
-std::vector<Hazard>* hazardsNear(const Place& place, const Allocation& allocation) {
+std::vector<Hazard>* hazardsNear(const LaunchPlace& place, const Allocation& allocation) {
   auto& all = place.happens_before.hazards;
   if (!allocation.owner.has_value() || all.empty()) {
     return nullptr;
@@ -143,7 +144,7 @@ std::vector<Hazard>* hazardsNear(const Place& place, const Allocation& allocatio
 
 void findHazards(const State& state, const Launch& launch, const MemoryAccess& memory_access,
                  std::vector<Finding>& findings) {
-  const Place& place = launch.place;
+  const LaunchPlace& place = launch.place;
   const Allocation& allocation = *memory_access.allocation;
   std::vector<Hazard>* const hazards = hazardsNear(place, allocation);
   if (hazards == nullptr) {
@@ -180,7 +181,8 @@ void findHazards(const State& state, const Launch& launch, const MemoryAccess& m
 // --- Uninitialized memory
 
 // The access that would have written it in a replay of its graph; null if there is none.
-const Access* writerOf(const State& state, const Place& place, const MemoryAccess& memory_access) {
+const Access* writerOf(const State& state, const LaunchPlace& place,
+                       const MemoryAccess& memory_access) {
   const auto graph = state.captures.find(memory_access.allocation->capture);
   if (place.capture != nullptr || graph == state.captures.end()) {
     return nullptr;
@@ -198,7 +200,7 @@ const Access* writerOf(const State& state, const Place& place, const MemoryAcces
 
 // Whether the access reads memory that was not written; `first` gets the first such byte. In a
 // capture, memory from outside may be written before the replay.
-bool isUnwrittenRead(State& state, const Place& place, const MemoryAccess& memory_access,
+bool isUnwrittenRead(State& state, const LaunchPlace& place, const MemoryAccess& memory_access,
                      uintptr_t* first) {
   Allocation& allocation = *memory_access.allocation;
   const bool is_of_graph = allocation.capture != 0 && place.capture == nullptr;
@@ -269,7 +271,7 @@ std::vector<Finding> findAll(State& state, const Launch& launch,
 
 void takeAsOrdered(State& state, const Launch& launch,
                    const std::vector<MemoryAccess>& memory_accesses) {
-  const Place& place = launch.place;
+  const LaunchPlace& place = launch.place;
   // Hazards first, because whether they are open depends on the order before this work.
   for (const MemoryAccess& memory_access : memory_accesses) {
     if (std::vector<Hazard>* const hazards = hazardsNear(place, *memory_access.allocation)) {

@@ -350,7 +350,7 @@ class Sanitizer final : public Observer {
     reportLateFindings();
     const uint64_t capture = stream.captureId();
     const Lock lock(mutex_);
-    const Place place = state_.placeOf(stream, capture);
+    const LaunchPlace place = state_.placeOf(stream, capture);
     state_.events[event] = {place.stream, place.happens_before.clockOf(place.stream), capture};
   }
 
@@ -361,7 +361,7 @@ class Sanitizer final : public Observer {
     const Lock lock(mutex_);
     const auto found = state_.events.find(event);
     if (found != state_.events.end() && found->second.capture == capture) {
-      const Place place = state_.placeOf(stream, capture);
+      const LaunchPlace place = state_.placeOf(stream, capture);
       place.happens_before.await(place.stream, found->second.stream, found->second.clock,
                                  state_.waitOf(stack));
     }
@@ -372,7 +372,7 @@ class Sanitizer final : public Observer {
     const Stack stack = gatherStack();
     const uint64_t capture = other.captureId();  // the wait adds the stream to this capture
     const Lock lock(mutex_);
-    const Place place = state_.placeOf(stream, capture);
+    const LaunchPlace place = state_.placeOf(stream, capture);
     const StreamNumber awaited = state_.numberOf(other);
     const Clock clock = place.happens_before.clockOf(awaited);
     place.happens_before.await(place.stream, awaited, clock, state_.waitOf(stack));

@@ -50,7 +50,7 @@ StreamNumber State::numberOf(const OpenRegStream& stream) {
   return entry->second;
 }
 
-Place State::placeOf(const OpenRegStream& stream, uint64_t capture) {
+LaunchPlace State::placeOf(const OpenRegStream& stream, uint64_t capture) {
   const StreamNumber number = numberOf(stream);
   if (capture == 0) {
     return {live, number, 0, nullptr};
@@ -71,7 +71,7 @@ void State::resolve(std::vector<MemoryAccess>& memory_accesses) {
   }
 }
 
-AccessSet& State::accessesOf(const Place& place, Allocation& allocation) {
+AccessSet& State::accessesOf(const LaunchPlace& place, Allocation& allocation) {
   if (place.capture != nullptr) {
     return touchedBy(*place.capture, allocation).accesses;
   }
@@ -80,7 +80,7 @@ AccessSet& State::accessesOf(const Place& place, Allocation& allocation) {
              : pools_.try_emplace(allocation.pool, kMaxPoolAccesses).first->second;
 }
 
-std::unique_ptr<WrittenBytes>& State::writtenOf(const Place& place, Allocation& allocation) {
+std::unique_ptr<WrittenBytes>& State::writtenOf(const LaunchPlace& place, Allocation& allocation) {
   return place.capture != nullptr ? touchedBy(*place.capture, allocation).written
                                   : allocation.written;
 }
@@ -150,7 +150,7 @@ void State::giveUpWritten() {
 }
 
 void State::addAllocation(const Launch& by, const void* address, size_t size, MempoolId_t pool) {
-  const Place& place = by.place;
+  const LaunchPlace& place = by.place;
   Allocation& allocation = *shadow.add(reinterpret_cast<uintptr_t>(address), size);
   allocation.owner = place.stream;
   allocation.pool = pool;
@@ -170,7 +170,7 @@ void State::addAllocation(const Launch& by, const void* address, size_t size, Me
   accessesOf(place, allocation).add(std::move(access));
 }
 
-std::vector<Hazard> State::hazardsOf(const Place& place,
+std::vector<Hazard> State::hazardsOf(const LaunchPlace& place,
                                      const std::shared_ptr<Allocation>& allocation) {
   allocation->owner = place.stream;
   const AccessSet accesses = std::exchange(accessesOf(place, *allocation), AccessSet());
@@ -190,7 +190,7 @@ std::vector<Hazard> State::hazardsOf(const Place& place,
   return hazards;
 }
 
-void State::addHazards(const Place& place, MempoolId_t pool, std::vector<Hazard> hazards) {
+void State::addHazards(const LaunchPlace& place, MempoolId_t pool, std::vector<Hazard> hazards) {
   std::vector<Hazard>& known = place.happens_before.hazards[{place.stream, pool}];
   std::move(hazards.begin(), hazards.end(), std::back_inserter(known));
   if (known.size() > kMaxHazards) {
@@ -203,7 +203,7 @@ void State::addHazards(const Place& place, MempoolId_t pool, std::vector<Hazard>
 
 std::shared_ptr<const Work> State::commit(const Launch& launch,
                                           std::vector<MemoryAccess>& memory_accesses) {
-  const Place& place = launch.place;
+  const LaunchPlace& place = launch.place;
   place.happens_before.takeOverHost(place.stream);
   Clock& clock = place.happens_before.clockOf(place.stream);
   const LaunchCount count = clock.of(place.stream) + 1;
@@ -262,7 +262,7 @@ void State::endReplay(const Launch& launch, const std::vector<MemoryAccess>& mem
   }
 }
 
-void State::keepForReplay(const Place& place, const MemoryAccess& memory_access) {
+void State::keepForReplay(const LaunchPlace& place, const MemoryAccess& memory_access) {
   Allocation& allocation = *memory_access.allocation;
   const auto& written = writtenOf(place, allocation);
   // The replay needs the contents that it has not written itself.

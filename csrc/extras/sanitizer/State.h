@@ -28,7 +28,7 @@ namespace c10::openreg {
 
 // Where work is launched: a stream, outside of captures or in one. Valid until the lock is
 // released.
-struct Place {
+struct LaunchPlace {
   HappensBefore& happens_before;
   StreamNumber stream;
   uint64_t id;       // of the capture, or 0
@@ -37,7 +37,7 @@ struct Place {
 
 // Work that is about to be launched.
 struct Launch {
-  Place place;
+  LaunchPlace place;
   const char* kernel;
   Stack stack;
   uint64_t replayed = 0;  // the capture of the graph that it replays, or 0
@@ -68,7 +68,7 @@ class State {
 
   StreamNumber numberOf(const OpenRegStream& stream);
   const std::vector<Stream>& streams() const { return streams_; }  // by their numbers
-  Place placeOf(const OpenRegStream& stream, uint64_t capture);
+  LaunchPlace placeOf(const OpenRegStream& stream, uint64_t capture);
 
   // --- Memory
 
@@ -77,11 +77,11 @@ class State {
 
   // The accesses to the allocation that are relevant at the place. Graphs that share a pool share
   // its memory: accesses of their replays are stored by address.
-  AccessSet& accessesOf(const Place& place, Allocation& allocation);
+  AccessSet& accessesOf(const LaunchPlace& place, Allocation& allocation);
 
   // The written bytes of the allocation. For memory from outside of a capture: those that the
   // capture has written.
-  std::unique_ptr<WrittenBytes>& writtenOf(const Place& place, Allocation& allocation);
+  std::unique_ptr<WrittenBytes>& writtenOf(const LaunchPlace& place, Allocation& allocation);
   void markWritten(std::unique_ptr<WrittenBytes>& written, const ByteRuns& runs);
 
   // For bytes that were copied without being interpreted.
@@ -102,8 +102,9 @@ class State {
 
   // The uses of freed memory that its owner is not ordered after, and that were not announced. See
   // Note [Hazards].
-  std::vector<Hazard> hazardsOf(const Place& place, const std::shared_ptr<Allocation>& allocation);
-  void addHazards(const Place& place, MempoolId_t pool, std::vector<Hazard> hazards);
+  std::vector<Hazard> hazardsOf(const LaunchPlace& place,
+                                const std::shared_ptr<Allocation>& allocation);
+  void addHazards(const LaunchPlace& place, MempoolId_t pool, std::vector<Hazard> hazards);
 
   // --- Work
 
@@ -124,7 +125,7 @@ class State {
   static constexpr size_t kMaxAwaitingTrace = 64;  // of an allocation
   static constexpr size_t kMaxPoolAccesses = size_t(1) << 16;
 
-  void keepForReplay(const Place& place, const MemoryAccess& memory_access);
+  void keepForReplay(const LaunchPlace& place, const MemoryAccess& memory_access);
   void endReplay(const Launch& launch, const std::vector<MemoryAccess>& memory_accesses);
 
   std::vector<Stream> streams_{};
