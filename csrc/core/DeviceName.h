@@ -9,8 +9,10 @@
 
 namespace c10::openreg {
 
-// A backend that is made of this one has its name here.
+// A backend that is made of this one has its names here: the device's for people, and that of the
+// device type, which torch does not know yet when the libraries are loaded.
 inline constexpr const char* kDeviceName = "OpenReg";
+inline constexpr const char* kTypeName = "openreg";
 
 // "CUDA" where the library serves CUDA.
 inline const char* deviceName() noexcept { return servesCuda() ? "CUDA" : kDeviceName; }

@@ -31,6 +31,13 @@ OTHER_MEANINGS = {
     ("torch_openreg/extras/sanitizer/sanitizer.py", "openreg-frames"): "the name of a thread",
 }
 
+# The same for literals of C++ that are this word alone.
+OTHER_MEANINGS_IN_CPP = {
+    "csrc/core/CudaSettings.cpp": "a value of OPENREG_DEVICE_TYPE",
+    "csrc/core/DeviceName.h": "the one place",
+    "csrc/core/Functions.cpp": "a value of OPENREG_DEVICE_TYPE",
+}
+
 # The prelude of a program whose device has another name, which is the one change.
 _RENAMED = """
 import sys, types
@@ -78,6 +85,12 @@ class TestLiterals(OpenRegTestCase):
 
     def test_no_other_literal_of_the_package_means_the_device(self):
         self.assertEqual(self.found(), set(OTHER_MEANINGS))
+
+    def test_no_other_literal_of_the_backend_means_the_device(self):
+        files = [*(ROOT / "csrc").rglob("*.cpp"), *(ROOT / "csrc").rglob("*.h")]
+        self.assertGreater(len(files), 200)
+        found = {relative(path) for path in files if '"openreg"' in path.read_text()}
+        self.assertEqual(found, set(OTHER_MEANINGS_IN_CPP))
 
 
 class TestRenamedDevice(OpenRegTestCase):

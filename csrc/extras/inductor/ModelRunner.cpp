@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "csrc/core/DeviceName.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
 
@@ -44,7 +45,7 @@ std::unique_ptr<AOTIModelContainerRunner> createRunner(const std::string& librar
                                                        const std::string& device_name,
                                                        const std::string& folder,
                                                        const bool is_single_threaded) {
-  // "openreg" or "openreg:1"
+  // a type, or a type and an index, such as openreg:1
   const size_t colon = device_name.find(':');
   const c10::DeviceIndex device = c10::openreg::resolveDeviceIndex(
       colon == std::string::npos ? -1 : std::stoi(device_name.substr(colon + 1)));
@@ -53,7 +54,7 @@ std::unique_ptr<AOTIModelContainerRunner> createRunner(const std::string& librar
   return std::make_unique<ModelRunner>(library, model_count, device, folder, is_single_threaded);
 }
 
-const torch::inductor::RegisterAOTIModelRunner registered("openreg", &createRunner);
+const torch::inductor::RegisterAOTIModelRunner registered(c10::openreg::kTypeName, &createRunner);
 
 }  // namespace
 }  // namespace at::openreg

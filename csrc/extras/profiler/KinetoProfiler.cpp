@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "csrc/core/DeviceName.h"
 #include "csrc/extras/profiler/Kineto.h"
 #include "csrc/extras/profiler/TraceSession.h"
 
@@ -40,7 +41,7 @@ class KinetoProfiler final : public libkineto::IActivityProfiler {
   }
 
  private:
-  const std::string name_ = "openreg";
+  const std::string name_ = c10::openreg::kTypeName;
   const std::set<ActivityType> available_{
       ActivityType::CONCURRENT_KERNEL,
       ActivityType::GPU_MEMCPY,

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "csrc/core/DeviceName.h"
+
 namespace at::openreg {
 namespace {
 
@@ -71,7 +73,7 @@ TraceBuilder::TraceBuilder(const std::set<ActivityType>& types, TraceClock clock
       find_operator_(std::move(find_operator)),
       process_id_(static_cast<int>(getpid())),
       buffer_(std::make_unique<libkineto::CpuTraceBuffer>()) {
-  buffer_->span = libkineto::TraceSpan(window.start_ns, window.end_ns, "openreg");
+  buffer_->span = libkineto::TraceSpan(window.start_ns, window.end_ns, c10::openreg::kTypeName);
   buffer_->gpuOpCount = 0;
 }
 
