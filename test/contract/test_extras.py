@@ -188,6 +188,23 @@ class TestAbsence(TestCase):
             _absent.extra_of_setting("OPENREG_SANITIZER") if extras.has("sanitizer") else None
         )
 
+    def test_settings_of_triton_are_said_to_be_so(self):
+        with mock.patch.object(extras, "has", lambda extra: extra != "triton"):
+            for setting in ("OPENREG_INDUCTOR", "OPENREG_TRITON_CHECK"):
+                self.assertEqual(_absent.extra_of_setting(setting), "triton")
+
+    @unittest.skipUnless(extras.has("inductor"), "the build has no inductor")
+    def test_inductor_makes_its_own_kernels_in_a_build_without_triton(self):
+        from torch_openreg.extras import inductor
+
+        # The setting is that of the extra, and does not exist without it.
+        no_setting = mock.Mock(side_effect=StopIteration)
+        with (
+            mock.patch.object(inductor, "has", lambda extra: extra != "triton"),
+            mock.patch.object(inductor, "_setting", no_setting),
+        ):
+            self.assertFalse(inductor._makes_triton())
+
     def run_without_extras(self, program, **variables):
         return subprocess.run(
             [sys.executable, "-c", WITHOUT_EXTRAS + program],

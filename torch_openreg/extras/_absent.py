@@ -24,7 +24,12 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 
 # The first words of settings, by the extra that reads them.
-_SETTINGS = {"OPENREG_DRY_RUN": "dry_run", "OPENREG_SANITIZER": "sanitizer"}
+_SETTINGS = {
+    "OPENREG_DRY_RUN": "dry_run",
+    "OPENREG_INDUCTOR": "triton",
+    "OPENREG_SANITIZER": "sanitizer",
+    "OPENREG_TRITON": "triton",
+}
 
 
 def register(extra: str, module: ModuleType) -> None:

@@ -15,7 +15,7 @@ from types import ModuleType
 import torch
 
 from torch_openreg.dynamo import _inductor
-from torch_openreg.extras import explain, has
+from torch_openreg.extras import has
 from torch_openreg.openreg._utils import DEVICE_TYPE, _setting
 
 __all__ = ["register"]
@@ -52,10 +52,9 @@ def _makes_triton() -> bool:
     Raises:
         ValueError: It is set where that is not possible.
     """
-    if _setting("OPENREG_INDUCTOR") != "triton":
+    # Without the extra there is no such setting.
+    if not has("triton") or _setting("OPENREG_INDUCTOR") != "triton":
         return False
-    if not has("triton"):
-        raise ValueError(explain("OPENREG_INDUCTOR=triton", "triton"))
     if DEVICE_TYPE != "cuda":
         raise ValueError(
             "OPENREG_INDUCTOR=triton: expected the device type cuda, for which Inductor has such "
