@@ -120,7 +120,8 @@ void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     callOnStream(call, std::move(plan), stack);
     return;
   }
-  if (signature != nullptr && plan == nullptr) {
+  // Predictions are those of the kernels for dense tensors.
+  if (signature != nullptr && plan == nullptr && cpuKey(keys) == c10::DispatchKey::CPU) {
     Prediction predicted = predictPlan(call);
     if (predicted.plan != nullptr) {
       keepPlan(*signature, predicted.plan);
