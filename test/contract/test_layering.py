@@ -93,7 +93,7 @@ _EXTRAS = {
     # Calls operators on kernel addresses, and none of the backend's operators.
     "extras/distributed": {"core", "aten/cpu", "aten/launch"},
     # An observer (core/Observer.h). Describes the results of calls that it has skipped.
-    "extras/dry_run": {"core", "memory", "aten/launch", "aten/fallback"},
+    "extras/dry_run": {"core", "memory", "aten/cpu", "aten/launch", "aten/fallback"},
     "extras/graph": {"core", "memory", "random"},
     # Launches kernels that torch.compile has generated.
     "extras/inductor": {"core", "aten/launch"},

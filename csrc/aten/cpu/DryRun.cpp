@@ -8,11 +8,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "csrc/aten/cpu/CudaTexts.h"
+#include "csrc/aten/cpu/DummyLimit.h"
 #include "csrc/aten/cpu/KernelWarnings.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
 
@@ -209,20 +212,32 @@ void runUntilOneSucceeds(ArrayRef<Run> runs, ArrayRef<const Tensor*> operands, s
       [&] { dryRun(operands, output_count, runs.back().form, runs.back().value, kernel); });
 }
 
-// Whether all operands together are small enough to run on dummies of their own sizes.
-bool areSmall(ArrayRef<const Tensor*> operands) {
-  constexpr int64_t kMaxElements = int64_t{1} << 16;
+// Of all operands together.
+int64_t elementsOf(ArrayRef<const Tensor*> operands) {
   int64_t elements = 0;
   for (const Tensor* operand : operands) {
     elements += operand->defined() ? operand->numel() : 0;
   }
-  return elements <= kMaxElements;
+  return elements;
 }
+
+// Whether the operands are small enough to run on dummies of their own sizes first.
+bool areSmall(ArrayRef<const Tensor*> operands) {
+  constexpr int64_t kMaxElements = int64_t{1} << 16;
+  return elementsOf(operands) <= kMaxElements;
+}
+
+std::atomic<int64_t> largest_dummies{std::numeric_limits<int64_t>::max()};
 
 }  // namespace
 
+void limitDummies(int64_t elements) { largest_dummies = elements; }
+
 bool DryRuns::run(ArrayRef<const Tensor*> operands, size_t output_count, bool is_rare,
                   bool takes_zeros, c10::function_ref<void(Tensor*)> kernel) {
+  if (C10_UNLIKELY(elementsOf(operands) > largest_dummies.load(std::memory_order_relaxed))) {
+    return false;
+  }
   constexpr std::array<Run, 3> kRuns{Run{DummyForm::SmallSizes, 0}, Run{DummyForm::OwnSizes, 0},
                                      Run{DummyForm::OwnSizes, 1}};
   constexpr std::array<Run, 2> kOnOnes{Run{DummyForm::SmallSizes, 1}, Run{DummyForm::OwnSizes, 1}};

@@ -276,6 +276,32 @@ except RuntimeError as error:
         self.assertIn(text, error)
 
 
+class TestTime(TestCase):
+    @parametrize(
+        "call",
+        [
+            "torch.nn.functional.layer_norm(x, x.shape[1:])",
+            "torch.nn.functional.max_pool2d(x.view(1, 1, 16384, 16384), 2)",
+            "torch.nn.functional.interpolate(x.view(1, 1, 16384, 16384), scale_factor=2)",
+            "x.roll(1)",
+            "torch.linalg.svd(x)",
+        ],
+    )
+    def test_no_kernel_runs_on_large_dummies_either(self, call):
+        used_s = dry(
+            f"""
+import time
+torch.empty(300, 300, device=device).roll(1)  # imports torch's descriptions
+x = torch.empty(16384, 16384, device=device)
+start = time.process_time()
+{call}
+print(json.dumps(time.process_time() - start))
+""",
+            OPENREG_DEVICE_MEMORY="80GiB",
+        )
+        self.assertLess(used_s, 0.5)
+
+
 class TestSizesFromData(TestCase):
     CALLS = """
 x = torch.rand(200, 200, device=device)
@@ -559,7 +585,7 @@ print(json.dumps([[event.query(), event.query()], [stream.query(), stream.query(
         self.assertEqual(dry(code, OPENREG_DRY_RUN_TIMING=timing), [answers, answers])
 
 
-for case in (TestSkippedWork, TestMadeUpValues, TestSettings, TestMemory, TestTiming):
+for case in (TestTime, TestSkippedWork, TestMadeUpValues, TestSettings, TestMemory, TestTiming):
     instantiate_parametrized_tests(case)
 
 if __name__ == "__main__":

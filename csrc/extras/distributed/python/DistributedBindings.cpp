@@ -119,7 +119,11 @@ void bindDistributed(py::module_& m) {
   py::class_<DeviceGloo, Pointer<DeviceGloo>, c10d::Backend>(m, "_DeviceGloo")
       .def(py::init<Pointer<c10d::Backend>>(), py::arg("gloo"));
   py::class_<AbsentPeers, Pointer<AbsentPeers>, c10d::Backend>(m, "_AbsentPeers")
-      .def(py::init<int, int>(), py::arg("rank"), py::arg("size"));
+      .def(py::init<int, int>(), py::arg("rank"), py::arg("size"))
+      // torch writes the group's name and ranks into it, which there is no use for.
+      .def_property_readonly("options", [](const AbsentPeers& /*group*/) {
+        return py::module_::import("types").attr("SimpleNamespace")();
+      });
   m.def("_set_peers_absent", &at::openreg::setPeersAbsent, py::arg("are_absent"));
   m.def("_set_gloo_factory", &setGlooFactory, py::arg("factory"));
   m.def("_hold_operations", &holdOperations, py::arg("stage"));
