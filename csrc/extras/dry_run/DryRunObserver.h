@@ -1,5 +1,5 @@
-// Dry runs: a program runs, and its kernels do not. docs/dry_run.md describes what it is for. This
-// is an observer (torch_openreg/core/Observer.h) of the backend, which decides what is skipped.
+// Dry runs: a program runs, and its kernels do not. This is an observer
+// (torch_openreg/core/Observer.h) of the backend, which decides what is skipped.
 //
 // Note [What a dry run computes]
 // Sizes, memory and errors of a program seldom depend on the contents of large tensors, and a
