@@ -59,6 +59,8 @@ class _AbsentPeers(Backend):
     """See csrc/extras/distributed/transport/AbsentPeers.h."""
 
     def __init__(self, rank: int, size: int) -> None: ...
+    @property
+    def options(self) -> Any: ...
 
 class _DeviceGloo(Backend):
     """See csrc/extras/distributed/DeviceGloo.h."""

@@ -10,6 +10,7 @@ import train
 # docs: budget
 @pytest.mark.gpu_memory(at_most="38GiB")
 def test_step_fits():
+    """One step, with all three fixes."""
     options = train.options_of(["--bf16", "--checkpoint", "--micro=4", "--steps=1"])
     train.train(options)
 

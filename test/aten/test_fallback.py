@@ -1095,6 +1095,11 @@ class TestPredictions(FallbackTestCase):
     # Elements of a tensor that is small, and of one whose results the Meta kernel describes.
     SIZES = (12, 12_000)
 
+    def test_quantized_tensors_are_not_predicted_as_dense_ones(self):
+        for dtype in (torch.qint8, torch.quint8, torch.qint32):
+            with self.subTest(dtype=dtype):
+                self.assertTrue(torch.empty(7, dtype=dtype, device=DEVICE_TYPE).is_quantized)
+
     @parametrize("size", SIZES)
     def test_error_of_data_comes_out_when_a_call_waits(self, size):
         x = torch.ones(size, device=DEVICE_TYPE)

@@ -294,7 +294,9 @@ class TestTwin(TestCase):
 
     def test_functions_of_torch_for_cuda_are_said_to_be_missing(self):
         run = run_twin(has_defects=False, is_documented=False)
-        self.assertRegex(run.texts[DATA_PARALLEL], "^the device lacks DataParallel: .*(_C|CUDA|NVIDIA)")
+        self.assertRegex(
+            run.texts[DATA_PARALLEL], "^the device lacks DataParallel: .*(_C|CUDA|NVIDIA)"
+        )
 
     @pytest.mark.slow
     def test_page_of_a_chapter_is_linked(self):

@@ -486,7 +486,8 @@ NAMES_OF_EXTRAS = {
     "torch_openreg/cuda.py": {"cuda", "sanitizer"},
     "torch_openreg/distributed.py": {"distributed"},
 }
-# Extras that others need, see torch_openreg/extras/cuda/__init__.py; dry_run is used if it is there.
+# Extras that others need, see torch_openreg/extras/cuda/__init__.py, or use if they are there, as
+# dry_run.
 NEEDED_EXTRAS = {"cuda": {"distributed", "dry_run", "graph", "ipc", "profiler", "sanitizer"}}
 
 

@@ -59,6 +59,9 @@ ELSEWHERE = {
     ),
     "include/torch_openreg/inductor/model.h": ("model_container.h",),
     "torch_openreg/_comm.py": ("torch/csrc/cuda/comm.cpp",),
+    "csrc/extras/dry_run/Workspaces.h": ("aten/src/ATen/cuda/CublasHandlePool.cpp",),
+    "torch_openreg/extras/dry_run/_profiles.py": ("aten/src/ATen/cuda/CublasHandlePool.cpp",),
+    "test/extras/dry_run/test_ranks.py": ("benchmarks/llama3_h100_202412_torchtitan.md",),
     # Of the reader, of the published pages, of a wheel, and of tests' own programs.
     "csrc/aten/structured/codegen/gen_structured.py": ("DIR/structured_ops.json",),
     "docs/publish.py": ("versions.json",),

@@ -3,6 +3,7 @@ from torch_openreg.extras.autocast import amp as amp
 from torch_openreg.extras.autocast.amp import get_amp_supported_dtype as get_amp_supported_dtype
 from torch_openreg.extras.custom import meta as meta
 from torch_openreg.extras.distributed import nccl as nccl
+from torch_openreg.extras.dry_run import dry_run as dry_run
 from torch_openreg.extras.graph.graphed_callables import *
 from torch_openreg.extras.graph.graphs import CUDAGraph as CUDAGraph
 from torch_openreg.extras.graph.graphs import Graph as Graph

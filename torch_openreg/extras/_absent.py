@@ -17,6 +17,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "autocast": ("amp",),
     "custom": ("meta",),
     "distributed": ("nccl",),
+    "dry_run": ("dry_run",),
     "graph": ("CUDAGraph", "Graph", "graph", "graph_pool_handle", "make_graphed_callables"),
     "ipc": ("ipc_collect",),
     "profiler": ("profiler",),

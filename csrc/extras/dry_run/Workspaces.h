@@ -3,7 +3,7 @@
 // Before its first product on a stream, a thread's handle of cuBLAS gets a workspace for that
 // stream, which stays allocated. A thread takes a handle of a pool of the device when it first
 // needs one, and gives it back when it ends, so a later thread has the workspaces of an earlier
-// one. Source: aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h of PyTorch.
+// one. Source: aten/src/ATen/cuda/CublasHandlePool.cpp of PyTorch.
 //
 // A product here makes the same allocations, whose memory nothing uses.
 #pragma once

@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/core/Stack.h"
 #include "csrc/extras/sanitizer/ByteRuns.h"
 #include "csrc/extras/sanitizer/Clock.h"
-#include "csrc/core/Stack.h"
 
 namespace c10::openreg {
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/core/Stack.h"
+#include "csrc/extras/sanitizer/AccessSet.h"
 
 namespace c10::openreg {
 

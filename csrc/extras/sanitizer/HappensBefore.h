@@ -23,10 +23,10 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/core/Stack.h"
 #include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/extras/sanitizer/Clock.h"
 #include "csrc/extras/sanitizer/Shadow.h"
-#include "csrc/core/Stack.h"
 
 namespace c10::openreg {
 

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/core/Stack.h"
 #include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/extras/sanitizer/Clock.h"
-#include "csrc/core/Stack.h"
 #include "csrc/extras/sanitizer/WrittenBytes.h"
 
 namespace c10::openreg {

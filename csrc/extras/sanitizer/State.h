@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/core/Stack.h"
 #include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/extras/sanitizer/ByteRuns.h"
 #include "csrc/extras/sanitizer/Clock.h"
@@ -20,7 +21,6 @@
 #include "csrc/extras/sanitizer/MemoryAccess.h"
 #include "csrc/extras/sanitizer/Sanitizer.h"
 #include "csrc/extras/sanitizer/Shadow.h"
-#include "csrc/core/Stack.h"
 #include "csrc/extras/sanitizer/WrittenBytes.h"
 #include "torch_openreg/core/Stream.h"
 

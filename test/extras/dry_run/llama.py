@@ -29,6 +29,7 @@ aten = torch.ops.aten
 # What selective checkpointing by operators saves; of the products each second one.
 SAVED = {
     aten.mm.default,
+    aten._scaled_dot_product_cudnn_attention.default,
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_flash_attention.default,
     torch.ops._c10d_functional.reduce_scatter_tensor.default,

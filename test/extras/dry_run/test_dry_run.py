@@ -25,7 +25,7 @@ def reads():
     return _C._dry_run_counts()["made_up_reads"]
 
 """
-_DRY = {"OPENREG_DRY_RUN": "1"}
+_DRY = {"OPENREG_DRY_RUN": "1", "OPENREG_DRY_RUN_SUMMARY": "0"}
 
 
 def dry(code, **settings):

@@ -1,4 +1,4 @@
-"""Dry runs of one rank of many: collectives, stores, sharded training, and waits for absent ranks."""
+"""Dry runs of one rank of many: collectives, sharded training, and waits for absent ranks."""
 
 from pathlib import Path
 
@@ -20,6 +20,7 @@ SETTINGS = {
     "OPENREG_DRY_RUN": "1",
     "OPENREG_CUDA_NOTICE": "0",
     "OPENREG_DRY_RUN_SUMMARY": "0",
+    "OPENREG_DEVICE_MEMORY": "64GiB",
 }
 
 
@@ -104,7 +105,7 @@ dist.destroy_process_group()
         import torch
         import torch.distributed as dist
 
-        dist.init_process_group()
+        dist.init_process_group("cpu:gloo,cuda:nccl")
         own = torch.ones(3)
         dist.all_reduce(own)
         other = torch.ones(3, device="cuda")

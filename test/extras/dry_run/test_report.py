@@ -4,6 +4,7 @@ import json
 import tempfile
 from pathlib import Path
 
+import pytest
 from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
@@ -12,8 +13,11 @@ from common import (
     run_tests,
 )
 
+from torch_openreg import _C
 from torch_openreg.extras.dry_run import _profiles
 from torch_openreg.extras.dry_run._report import CATEGORIES
+
+pytestmark = pytest.mark.sample(0.5)
 
 MIB = 2**20
 GIB = 2**30
@@ -167,7 +171,7 @@ class TestShortage(OpenRegTestCase):
         import torch
         blocks = [torch.empty(2**28, device="cuda") for _ in range(100)]
         """
-        process, report = dry_run(code, OPENREG_DRY_RUN_BEYOND="1")
+        _, report = dry_run(code, OPENREG_DRY_RUN_BEYOND="1")
         self.assertEqual(report["devices"][0]["allocated"], 100 * GIB)
         self.assertEqual(report["verdict"], "does not fit")
         self.assertEqual(report["failure"]["allocated"], 79 * GIB)
@@ -222,6 +226,10 @@ class TestNothing(OpenRegTestCase):
 
 
 class TestProfiles(OpenRegTestCase):
+    def test_setting_allows_every_profile(self):
+        _, _, allowed, *_ = next(row for row in _C._settings() if row[0] == "OPENREG_DRY_RUN_GPU")
+        self.assertEqual(allowed.replace(" or ", ", ").split(", "), ["none", *_profiles.names()])
+
     def test_every_profile_has_a_source_and_less_memory_than_its_box_says(self):
         self.assertGreaterEqual(len(_profiles.names()), 15)
         for name in _profiles.names():

@@ -39,7 +39,7 @@ def draw(
     """
     series = _series(blocks, stacks)
     totals = [sum(column) for column in zip(*series.values(), strict=True)]
-    top = max([*totals, 1])
+    top: int = max([*totals, 1])
     if top * 2 > limit:
         top = max(top, limit)
 

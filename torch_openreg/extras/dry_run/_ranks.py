@@ -18,9 +18,6 @@ from torch_openreg._imports import after_import
 
 __all__ = ["begin"]
 
-# A key that this rank has not set is set by no other one, so there is nothing to wait for.
-_PATIENCE = timedelta(milliseconds=100)
-
 
 def begin(rank: int, size: int, device_count: int) -> None:
     """Has the groups of this process consist of this rank and of absent ones.
@@ -56,47 +53,78 @@ def _replace_rendezvous() -> None:
         handlers[scheme] = _rendezvous
 
 
-def _rendezvous(
-    url: str, timeout: timedelta = _PATIENCE, **options: object
-) -> Iterator[tuple[Any, int, int]]:
-    del url, timeout, options
+def _rendezvous(url: str, **options: object) -> Iterator[tuple[Any, int, int]]:
+    del url, options
     yield _make_store(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     raise RuntimeError("a dry run with absent ranks cannot be joined again")
 
 
-def _make_store() -> Any:
-    hash_store: Any = torch.distributed.HashStore
+# torch holds its C++ side alone.
+_stores: list[Any] = []
 
-    class Store(hash_store):  # type: ignore[misc]
-        """A store of this process alone."""
+
+def _make_store() -> Any:
+    base: Any = torch._C._distributed_c10d.Store
+
+    class Store(base):  # type: ignore[misc]
+        """A store of this process alone, by the names that torch's C++ calls."""
 
         def __init__(self) -> None:
             super().__init__()
-            super().set_timeout(_PATIENCE)
+            self._values: dict[str, bytes] = {}
 
-        def set_timeout(self, timeout: timedelta) -> None:
-            """Does nothing: there is nothing to wait for."""
+        def set(self, key: str, value: bytes) -> None:
+            self._values[key] = bytes(value)
 
         def get(self, key: str) -> bytes:
-            """As of torch's stores."""
-            self._check([key])
-            value: bytes = super().get(key)
-            return value
+            self._expect([key])
+            return self._values[key]
 
-        def wait(self, keys: Sequence[str], timeout: timedelta = _PATIENCE) -> None:
-            """As of torch's stores."""
+        def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+            current = self._values.get(key)
+            if current is None and expected:
+                return bytes(expected)
+            if current is None or current == bytes(expected):
+                self._values[key] = bytes(desired)
+            return self._values[key]
+
+        def add(self, key: str, amount: int) -> int:
+            number = int(self._values.get(key, b"0")) + amount
+            self._values[key] = str(number).encode()
+            return number
+
+        def append(self, key: str, value: bytes) -> None:
+            self._values[key] = self._values.get(key, b"") + bytes(value)
+
+        def check(self, keys: Sequence[str]) -> bool:
+            return all(key in self._values for key in keys)
+
+        def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+            del timeout  # nothing changes while this rank waits
+            self._expect(keys)
+
+        def delete_key(self, key: str) -> bool:
+            return self._values.pop(key, None) is not None
+
+        def num_keys(self) -> int:
+            return len(self._values)
+
+        def set_timeout(self, timeout: timedelta) -> None:
             del timeout
-            self._check(keys)
 
-        def _check(self, keys: Sequence[str]) -> None:
+        def has_extended_api(self) -> bool:
+            return False
+
+        def _expect(self, keys: Sequence[str]) -> None:
             for key in keys:
-                if not self.check([key]):
+                if key not in self._values:
                     raise torch.distributed.DistStoreError(
                         f"expected a key that this rank has set, got {key!r}, which only an absent "
                         f"rank would set: only rank {os.environ['RANK']} runs"
                     )
 
-    return Store()
+    _stores.append(Store())
+    return _stores[-1]
 
 
 def _replace_gloo() -> None:

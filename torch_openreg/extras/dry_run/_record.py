@@ -110,7 +110,9 @@ def _note(tensors: Iterable[torch.Tensor], use: str) -> None:
 def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The plain tensors of the device that a tensor consists of, such as the shard of a DTensor."""
     if is_traceable_wrapper_subclass(tensor):
-        for name in tensor.__tensor_flatten__()[0]:
-            yield from _plain(getattr(tensor, name))
+        inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+        for one in inner:  # of a DTensor, its mesh is one, too
+            if isinstance(one, torch.Tensor):
+                yield from _plain(one)
     elif tensor.device.type == DEVICE_TYPE and tensor.layout == torch.strided:
         yield tensor

@@ -8,7 +8,6 @@ h100 train.py`` runs a program so, and prints a report when it ends.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 import time
@@ -34,9 +33,6 @@ _GIB = 2**30
 _RANK = "OPENREG_DRY_RUN_RANK"
 _WORLD_SIZE = "OPENREG_DRY_RUN_WORLD_SIZE"
 
-# Without _profiles, which only dry runs need.
-_GPUS = tuple(json.loads(Path(__file__).with_name("profiles.json").read_text(encoding="utf-8")))
-
 _FILES = ("OPENREG_DRY_RUN_REPORT", "OPENREG_DRY_RUN_PICTURE")
 
 _C._declare_setting(
@@ -48,7 +44,8 @@ _C._declare_setting(
 _C._declare_setting(
     "OPENREG_DRY_RUN_GPU",
     "none",
-    f"none {' '.join(_GPUS)}",
+    "none v100-16gb v100-32gb t4 a10g l4 a100-40gb a100-80gb rtx3090 "
+    "rtx4090 a6000 l40s h100 h100-pcie h200 b200",
     "The GPU whose memory and properties the devices of a dry run have.",
 )
 _C._declare_setting(
@@ -59,7 +56,7 @@ _C._declare_setting(
     allowed="the name of a file",
 )
 _C._declare_setting(
-    _RANK,
+    "OPENREG_DRY_RUN_RANK",
     "0",
     "<number>",
     "The rank of this process in a dry run whose other ranks are absent.",
@@ -81,7 +78,7 @@ _C._declare_setting(
 )
 
 _C._declare_setting(
-    _WORLD_SIZE,
+    "OPENREG_DRY_RUN_WORLD_SIZE",
     "1",
     "<number>",
     "The number of ranks of a dry run; more than 1: all but OPENREG_DRY_RUN_RANK are absent.",
@@ -157,7 +154,7 @@ def take_profile() -> None:
     from torch_openreg.extras.dry_run import _profiles
 
     name = os.environ.get("OPENREG_DRY_RUN_GPU", "none")
-    if name not in _GPUS:
+    if name not in _profiles.names():
         return  # none, or a value that is reported with those of the other settings
     chosen = _profiles.profile(name)
     beyond = os.environ.get("OPENREG_DRY_RUN_BEYOND", "0") == "1"
@@ -208,7 +205,7 @@ def chosen_profile() -> Profile | None:
 
 
 def _total_memory(chosen: Profile | None, used: list[int]) -> int:
-    if chosen is not None:
+    if chosen is not None and _setting("OPENREG_DRY_RUN_BEYOND") == "1":
         return chosen.total_memory
     total: int = _C._device_properties(used[0] if used else 0).total_memory
     return total

@@ -19,13 +19,11 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ContextDecorator, contextmanager
 from contextlib import suppress as suppress_errors
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
-
-import torch
 
 from torch_openreg import _C, _settings
 from torch_openreg._backward_calls import follow_backward, leave_backward

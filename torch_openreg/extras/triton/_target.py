@@ -15,23 +15,26 @@ from triton_openreg import runs_here
 def _choose() -> None:
     from triton.runtime import driver
 
+    from triton_openreg.compiler import OpenRegTarget
+
     heuristics: Any = triton_heuristics
     # Inductor's own function would choose NVIDIA's driver, wherever torch.cuda.is_available().
     heuristics.triton_helpers.set_driver_to_gpu = driver.reset_active
     before = heuristics.GPUTarget
-    ours = type(driver.active.get_current_target())
 
     def target(backend: str, arch: Any, warp_size: int) -> Any:
-        return (ours if backend == DEVICE_TYPE else before)(backend, arch, warp_size)
+        return (OpenRegTarget if backend == DEVICE_TYPE else before)(backend, arch, warp_size)
 
     heuristics.GPUTarget = target
-    if _setting("OPENREG_TRITON_AUTOTUNE") == "first":
-        every = heuristics.unique_configs
+    every = heuristics.unique_configs
 
-        def first(configs: list[Any]) -> list[Any]:
-            return list(every(configs)[:1])
+    def unique_configs(configs: list[Any]) -> list[Any]:
+        # Read now: the first reading of a setting ends the time to set others, and this module is
+        # imported with Inductor.
+        is_first_enough = _setting("OPENREG_TRITON_AUTOTUNE") == "first"
+        return list(every(configs)[:1]) if is_first_enough else list(every(configs))
 
-        heuristics.unique_configs = first
+    heuristics.unique_configs = unique_configs
 
 
 if runs_here():

@@ -17,8 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "csrc/extras/sanitizer/ByteRuns.h"
 #include "csrc/core/Stack.h"
+#include "csrc/extras/sanitizer/ByteRuns.h"
 #include "torch_openreg/core/Macros.h"
 
 namespace c10::openreg {

@@ -6,12 +6,12 @@
 #include <memory>
 #include <vector>
 
-#include "csrc/extras/sanitizer/Sanitizer.h"
 #include "csrc/core/Stack.h"
+#include "csrc/extras/sanitizer/Sanitizer.h"
 #include "csrc/extras/sanitizer/WrittenOperands.h"
 #include "csrc/extras/sanitizer/host/HostWatch.h"
-#include "csrc/python/SharedStacks.h"
 #include "csrc/python/Bindings.h"
+#include "csrc/python/SharedStacks.h"
 #include "torch_openreg/core/Functions.h"
 
 namespace torch_openreg {

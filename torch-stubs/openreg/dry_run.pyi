@@ -1,0 +1,1 @@
+from torch_openreg.extras.dry_run.dry_run import *
