@@ -20,7 +20,7 @@ import torch
 from torch_openreg import _C
 from torch_openreg._torch_release import HAS_CUBLAS_WORKSPACES
 from torch_openreg.extras import explain, has
-from torch_openreg.openreg._utils import _setting
+from torch_openreg.openreg._utils import _named, _setting
 
 if TYPE_CHECKING:
     from torch_openreg.extras.dry_run._profiles import Profile
@@ -101,8 +101,8 @@ def report() -> Report:
     """
     if not is_on():
         raise RuntimeError(
-            "torch.openreg.dry_run.report: expected a dry run, got a process without one; start it "
-            "with python -m torch_openreg.cuda --dry-run, or set OPENREG_DRY_RUN to 1"
+            f"{_named('torch.openreg.dry_run.report')}: expected a dry run, got a process without "
+            "one; start it with python -m torch_openreg.cuda --dry-run, or set OPENREG_DRY_RUN to 1"
         )
     from torch_openreg.extras.dry_run import _record
     from torch_openreg.extras.dry_run._report import Guess, Report, device_report

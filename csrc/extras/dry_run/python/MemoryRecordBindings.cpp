@@ -8,6 +8,7 @@
 #include "csrc/extras/dry_run/Workspaces.h"
 #include "csrc/python/Bindings.h"
 #include "csrc/python/SharedStacks.h"
+#include "torch_openreg/core/Functions.h"
 
 namespace torch_openreg {
 namespace {
@@ -106,8 +107,9 @@ py::tuple describeBlocks(const std::vector<BlockRecord>& blocks) {
 }
 
 // The peak of a device, with its blocks, whose "stack" is an index in "stacks".
-py::dict peakOf(c10::DeviceIndex device) {
-  const MemoryPeak peak = withoutGil([&] { return memoryPeak(device); });
+py::dict peakOf(int64_t device) {
+  const c10::DeviceIndex index = resolveDeviceIndex(device);
+  const MemoryPeak peak = withoutGil([&] { return memoryPeak(index); });
   py::dict result = describe(static_cast<const MemoryMoment&>(peak));
   const py::tuple blocks = describeBlocks(peak.blocks);
   result["is_before_backward"] = peak.is_before_backward;
@@ -117,8 +119,9 @@ py::dict peakOf(c10::DeviceIndex device) {
   return result;
 }
 
-py::tuple spansOf(c10::DeviceIndex device) {
-  return describeBlocks(withoutGil([&] { return memorySpans(device); }));
+py::tuple spansOf(int64_t device) {
+  const c10::DeviceIndex index = resolveDeviceIndex(device);
+  return describeBlocks(withoutGil([&] { return memorySpans(index); }));
 }
 
 void noteUse(const std::vector<uintptr_t>& addresses, const std::string& use) {
