@@ -365,6 +365,7 @@ class _Tool:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._noted = pytest.StashKey[dict[str, Any]]()  # what the call of a test has noted
         self._tests = 0
         self._skipped = 0
         self._checked = 0  # tests that have launched work
@@ -373,6 +374,15 @@ class _Tool:
         """Freezes the imported objects, so that garbage collection after each test skips them."""
         gc.collect()
         gc.freeze()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.when == "call" and self._noted in item.stash:
+            setattr(report, self._ATTRIBUTE, item.stash[self._noted])
+        return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         noted = getattr(report, self._ATTRIBUTE, None)
@@ -458,7 +468,6 @@ class _Sanitizer(_Tool):
         super().__init__(config)
         self._kinds = kinds
         self._path = path
-        self._noted = pytest.StashKey[dict[str, Any]]()
         self._launches = 0
         self._findings: list[dict[str, Any]] = []
         self._problem = ""
@@ -523,15 +532,6 @@ class _Sanitizer(_Tool):
         item.stash[self._noted] = {"launches": launches, "findings": noted}
         is_disappointed = expected is not None and all(one.kind != expected for one in found)
         return refused, is_disappointed
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
-        if call.when == "call" and self._noted in item.stash:
-            setattr(report, self._ATTRIBUTE, item.stash[self._noted])
-        return report
 
     def _take_note(self, noted: dict[str, Any]) -> None:
         self._launches += noted["launches"]
@@ -689,7 +689,6 @@ class _DryRun(_Tool):
 
     def __init__(self, config: pytest.Config) -> None:
         super().__init__(config)
-        self._noted = pytest.StashKey[dict[str, Any]]()
         self._peaks: list[tuple[int, str]] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -708,15 +707,6 @@ class _DryRun(_Tool):
                 "test": item.nodeid,
                 "peak": max(map(memory.max_memory_reserved, range(memory.device_count()))),
             }
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
-        if call.when == "call" and self._noted in item.stash:
-            setattr(report, self._ATTRIBUTE, item.stash[self._noted])
-        return report
 
     def _take_note(self, noted: dict[str, Any]) -> None:
         self._peaks.append((noted["peak"], noted["test"]))
