@@ -55,11 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("expected a script, -m and a module, or -c and code")
     if options.gpu is not None and ":" in options.gpu:
         options.gpu, options.devices = options.gpu.split(":", 1)
-    for option in ("gpu", "report", "picture", "timing", "beyond", "world-size", "rank"):
+    for option in ("gpu", "report", "picture", "timing", "beyond", "world-size", "rank", "ranks"):
         if getattr(options, option.replace("-", "_")) is not None and options.dry_run is None:
             parser.error(f"--{option}: expected --dry-run with it")
-    if options.rank is not None and options.world_size is None:
-        parser.error("--rank: expected --world-size with it")
+    ranks = _ranks(parser, options)
     if os.environ.get("OPENREG_DEVICE_TYPE") != "cuda":  # otherwise, it is this package's option
         try:
             build.check_machine()
@@ -79,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("--timing", "OPENREG_DRY_RUN_TIMING", options.timing),
         ("--beyond", "OPENREG_DRY_RUN_BEYOND", options.beyond),
         ("--world-size", "OPENREG_DRY_RUN_WORLD_SIZE", options.world_size),
-        ("--rank", "OPENREG_DRY_RUN_RANK", options.rank),
+        ("--rank", "OPENREG_DRY_RUN_RANK", options.rank if ranks is None else str(ranks[0])),
+        ("--ranks", "OPENREG_DRY_RUN_RANKS", options.ranks),
     ):
         if value is not None:
             os.environ[variable] = value
@@ -91,7 +91,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"{_PROGRAM}: error: {problem}")
     tools.offer()
     command = [sys.executable, *_interpreter_options(), *options.kind, *options.program]
+    if ranks is not None:
+        from torch_openreg.extras.dry_run import _play
+
+        sys.exit(_play.play(command, ranks))
     os.execve(sys.executable, command, os.environ)
+
+
+def _ranks(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[int] | None:
+    """Returns the ranks of ``--ranks``; None without it."""
+    for option in ("rank", "ranks"):
+        if getattr(options, option) is not None and options.world_size is None:
+            parser.error(f"--{option}: expected --world-size with it")
+    if options.ranks is None:
+        return None
+    if options.rank is not None:
+        parser.error("--ranks: expected no --rank with it, since one process runs for each")
+    for option in ("report", "picture"):
+        path = getattr(options, option)
+        if path is not None and "%r" not in path:
+            parser.error(f"--{option}: expected %r, which is the rank, in the name, got {path!r}")
+    from torch_openreg.extras.dry_run import dry_run
+
+    size = int(options.world_size) if options.world_size.isdecimal() else 0
+    ranks = dry_run.ranks_in(options.ranks, size)
+    if ranks is None:
+        parser.error(
+            f"--ranks: expected ranks below --world-size, {options.world_size}, with commas "
+            f"between them, got {options.ranks!r}"
+        )
+    return ranks
 
 
 def _report_problem() -> str | None:
@@ -149,6 +178,12 @@ def _parser() -> argparse.ArgumentParser:
         help="of a dry run: the number of ranks, of which one runs and the others are absent",
     )
     parser.add_argument("--rank", metavar="R", help="of a dry run: the rank that runs (default: 0)")
+    parser.add_argument(
+        "--ranks",
+        metavar="R,R",
+        help="of a dry run: the ranks that run, such as one of each stage of a pipeline, each in a "
+        "process of its own",
+    )
     parser.add_argument(
         "--version",
         action="version",

@@ -128,6 +128,8 @@ OTHER_NAMESPACE = {
     "include/torch_openreg/inductor/masks.h": "it specializes functions of at::vec",
     "csrc/extras/dry_run/MemoryRecord.cpp": "it needs c10 alone",
     "csrc/extras/dry_run/MemoryRecord.h": "it needs c10 alone",
+    "csrc/extras/dry_run/TemporaryMemory.cpp": "it needs c10 alone",
+    "csrc/extras/dry_run/TemporaryMemory.h": "it needs c10 alone",
     "csrc/extras/dry_run/Workspaces.cpp": "it needs c10 alone",
     "csrc/extras/dry_run/Workspaces.h": "it needs c10 alone",
     "csrc/extras/sanitizer/host/HostOperators.cpp": "it observes operators of ATen",
@@ -483,7 +485,7 @@ class TestCallsOfTheRuntime(TestCase):
 
 # Modules of the core that import an extra: programs import it by their names.
 NAMES_OF_EXTRAS = {
-    "torch_openreg/cuda.py": {"cuda", "sanitizer"},
+    "torch_openreg/cuda.py": {"cuda", "dry_run", "sanitizer"},
     "torch_openreg/distributed.py": {"distributed"},
 }
 # Extras that others need, see torch_openreg/extras/cuda/__init__.py, or use if they are there, as

@@ -59,6 +59,12 @@ ELSEWHERE = {
     ),
     "include/torch_openreg/inductor/model.h": ("model_container.h",),
     "torch_openreg/_comm.py": ("torch/csrc/cuda/comm.cpp",),
+    "csrc/extras/dry_run/TemporaryMemory.cpp": (
+        "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp",
+    ),
+    "csrc/extras/dry_run/Workspaces.cpp": (
+        *("aten/src/ATen/native/cuda/Blas.cpp", "aten/src/ATen/native/cuda/LinearAlgebra.cpp"),
+    ),
     "csrc/extras/dry_run/Workspaces.h": ("aten/src/ATen/cuda/CublasHandlePool.cpp",),
     "torch_openreg/extras/dry_run/_profiles.py": ("aten/src/ATen/cuda/CublasHandlePool.cpp",),
     "test/extras/dry_run/test_ranks.py": ("benchmarks/llama3_h100_202412_torchtitan.md",),

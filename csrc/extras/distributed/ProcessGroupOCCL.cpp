@@ -54,12 +54,14 @@ c10::intrusive_ptr<c10d::Store> storeOfRanks(c10::intrusive_ptr<c10d::Store> sto
 
 // Connects the ranks by Gloo, after it has checked that they use one message format.
 c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                          int size, milliseconds timeout) {
+                                          int size, const ProcessGroupOCCL::Options& options) {
   if (arePeersAbsent()) {
-    return c10::make_intrusive<AbsentPeers>(rank, size);
+    auto peers = c10::make_intrusive<AbsentPeers>(store, rank, size);
+    peers->getBackendOptions()->global_ranks_in_group = options.global_ranks_in_group;
+    return peers;
   }
-  agreeOnMessageFormat(store, rank, size, timeout);
-  return glooFactory()(store, rank, size, timeout);
+  agreeOnMessageFormat(store, rank, size, options.timeout);
+  return glooFactory()(store, rank, size, options.timeout);
 }
 
 // Unwraps the list of lists of a call that supports several devices per process; only one is
@@ -93,8 +95,7 @@ ProcessGroupOCCL::ProcessGroupOCCL(c10::intrusive_ptr<c10d::Store> store, int ra
     : Backend(rank, size),
       options_(std::move(options)),
       state_(std::make_shared<GroupState>(rank, size, options_->timeout)),
-      transport_(std::make_shared<Transport>(
-          connect(storeOfRanks(store), rank, size, options_->timeout))) {
+      transport_(std::make_shared<Transport>(connect(storeOfRanks(store), rank, size, *options_))) {
   state_->setTransport(transport_);
   if (c10::openreg::servesCuda()) {
     communicators_.emplace(storeOfRanks(std::move(store)), rank);

@@ -2,8 +2,10 @@
 
 #include <openreg/device.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -12,6 +14,7 @@
 
 #include "csrc/core/Mutex.h"
 #include "csrc/extras/dry_run/MemoryRecord.h"
+#include "csrc/extras/dry_run/TemporaryMemory.h"
 #include "csrc/memory/Allocator.h"
 #include "torch_openreg/core/Observer.h"
 #include "torch_openreg/core/Stream.h"
@@ -19,12 +22,25 @@
 namespace c10::openreg {
 namespace {
 
-// Kernels that call cuBLAS on CUDA.
-constexpr std::array<std::string_view, 9> kProducts = {
-    "aten::addbmm",      "aten::addmm.out", "aten::addmv.out",
-    "aten::baddbmm.out", "aten::bmm.out",   "aten::dot",
-    "aten::mm.out",      "aten::vdot",      "aten::_addmm_activation.out",
+// Operators, without the names of their overloads, that call cuBLAS on CUDA. Source:
+// aten/src/ATen/native/cuda/Blas.cpp and aten/src/ATen/native/cuda/LinearAlgebra.cpp of PyTorch.
+constexpr std::array<std::string_view, 11> kProducts = {
+    "aten::_addmm_activation",
+    "aten::_int_mm",
+    "aten::_scaled_mm",
+    "aten::addbmm",
+    "aten::addmm",
+    "aten::addmv",
+    "aten::baddbmm",
+    "aten::bmm",
+    "aten::dot",
+    "aten::mm",
+    "aten::vdot",
 };
+
+std::string_view withoutOverload(std::string_view kernel) {
+  return kernel.substr(0, kernel.find('.'));
+}
 
 // The numbers of a device's handles that no thread has.
 class HandlePool {
@@ -77,15 +93,39 @@ class HandlesOfThread {
   std::map<DeviceIndex, int> handles_;
 };
 
+void* allocateWorkspace(size_t nbytes, const OpenRegStream& stream) {
+  void* const address = rawAllocate(nbytes, stream);
+  noteBlockUse(reinterpret_cast<uintptr_t>(address), BlockUse::Workspace);
+  return address;
+}
+
+// What a kernel takes for a while. It has all of it at the same time, and gives it back after its
+// launch.
+class TemporaryBlocks {
+ public:
+  TemporaryBlocks(const OpenRegStream& stream, const BlockSizes& sizes) {
+    for (const size_t size : sizes) {
+      blocks_.emplace_back(allocateWorkspace(size, stream), &rawFree);
+    }
+  }
+
+ private:
+  SmallVector<std::unique_ptr<void, void (*)(void*)>, 8> blocks_;
+};
+
 class Workspaces final : public Observer {
  public:
-  explicit Workspaces(size_t nbytes) : nbytes_(nbytes) {}
+  explicit Workspaces(size_t cublas_size) : cublas_size_(cublas_size) {}
 
-  Verdict kernelAccess(const OpenRegStream& stream, const char* kernel,
-                       ArrayRef<Operand> /*operands*/, bool /*schema_only*/) override {
-    if (isProduct(kernel)) {
+  Verdict kernelAccess(const OpenRegStream& stream, const char* kernel, ArrayRef<Operand> operands,
+                       bool /*schema_only*/) override {
+    const Needs needs = needsOf(kernel);
+    if (needs.is_product && cublas_size_ != 0) {
       thread_local HandlesOfThread handles;
       allocate(stream, handles.of(stream.device_index()));
+    }
+    if (needs.rule != nullptr) {
+      const TemporaryBlocks blocks(stream, needs.rule(operands));
     }
     return Verdict::Run;
   }
@@ -104,14 +144,19 @@ class Workspaces final : public Observer {
  private:
   using Key = std::pair<int, const void*>;  // a handle, and a stream of its device
 
+  struct Needs {
+    bool is_product = false;
+    TemporaryMemoryRule rule = nullptr;
+  };
+
   // Names live as long as the process, so each is compared once.
-  bool isProduct(const char* kernel) {
+  Needs needsOf(const char* kernel) {
     const Lock lock(mutex_);
-    const auto [place, is_new] = products_.try_emplace(kernel, false);
+    const auto [place, is_new] = needs_.try_emplace(kernel);
     if (is_new) {
-      for (const std::string_view name : kProducts) {
-        place->second = place->second || name == kernel;
-      }
+      const std::string_view name = withoutOverload(kernel);
+      place->second = {std::ranges::find(kProducts, name) != kProducts.end(),
+                       temporaryMemoryRule(name)};
     }
     return place->second;
   }
@@ -126,20 +171,19 @@ class Workspaces final : public Observer {
     }
     void* address = nullptr;
     try {
-      address = rawAllocate(nbytes_, stream);
+      address = allocateWorkspace(cublas_size_, stream);
     } catch (...) {
       const Lock lock(mutex_);
       workspaces_.erase(key);
       throw;
     }
-    noteBlockUse(reinterpret_cast<uintptr_t>(address), BlockUse::Workspace);
     const Lock lock(mutex_);
     workspaces_[key] = address;
   }
 
-  const size_t nbytes_;
+  const size_t cublas_size_;
   Mutex mutex_;
-  std::unordered_map<const char*, bool> products_ OPENREG_GUARDED_BY(mutex_);
+  std::unordered_map<const char*, Needs> needs_ OPENREG_GUARDED_BY(mutex_);
   std::map<Key, void*> workspaces_ OPENREG_GUARDED_BY(mutex_);
 };
 
@@ -148,8 +192,8 @@ Workspaces* the_workspaces = nullptr;
 
 }  // namespace
 
-void startWorkspaces(size_t nbytes) {
-  the_workspaces = new Workspaces(nbytes);
+void startWorkspaces(size_t cublas_size) {
+  the_workspaces = new Workspaces(cublas_size);
   addObserver(*the_workspaces);
 }
 

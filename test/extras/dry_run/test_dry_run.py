@@ -262,6 +262,10 @@ except RuntimeError as error:
                 "ForkingPickler.dumps(torch.ones(3, device=device))",
                 "tensors cannot be sent to other processes",
             ),
+            (
+                "torch._C._aoti.AOTIModelPackageLoader('model.pt2', 'model', False, 1, -1)",
+                "expected no program compiled by AOTInductor",
+            ),
         ],
     )
     def test_what_has_no_meaning_is_refused(self, use, text):

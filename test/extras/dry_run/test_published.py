@@ -27,6 +27,7 @@ PUBLISHED = {
         x = torch.empty(8192, 512).requires_grad_().cuda()
         w = torch.empty(8, 64, 64).cuda()
         y = torch.matmul(x.view(8192, 8, 1, 64), w)
+        torch._C._cuda_clearCublasWorkspaces()  # in 2018, cuBLAS itself allocated them
         print(torch.cuda.memory_allocated())
         """,
         "1107427328",
@@ -37,6 +38,7 @@ PUBLISHED = {
         x = torch.empty(8192, 512).requires_grad_().cuda()
         w = torch.empty(512, 512).cuda()
         y = torch.matmul(x, w)
+        torch._C._cuda_clearCublasWorkspaces()
         print(torch.cuda.memory_allocated())
         """,
         "34603008",
@@ -63,6 +65,19 @@ PUBLISHED = {
         print(torch.cuda.memory_allocated() / 2**20)
         """,
         "44.6904296875",
+    ),
+    # https://github.com/pytorch/pytorch/issues/119607: the weights, in GB.
+    "four_layers": (
+        """
+        import torch
+        from torch import nn
+
+        widths = [3000, 10000, 50000, 20000, 1234]
+        layers = [nn.Linear(inputs, outputs) for inputs, outputs in zip(widths, widths[1:])]
+        model = nn.Sequential(*layers).cuda()
+        print(torch.cuda.memory_allocated() / 1e9)
+        """,
+        "6.219729408",
     ),
     # https://huggingface.co/docs/transformers/model_memory_anatomy: a process takes 1343 MB before
     # the weights of BERT-large are on the GPU, with one small tensor there, and 2631 MB afterwards.

@@ -129,7 +129,7 @@ class TestWaits(OpenRegTestCase):
             (
                 "message",
                 "dist.recv(torch.empty(4, device='cuda'), 0); torch.cuda.synchronize()",
-                "only rank 1 runs",
+                "only ranks 1 run",
             ),
             (
                 "store",
@@ -197,6 +197,55 @@ class TestTraining(OpenRegTestCase):
             code = f"import sys\nsys.argv[1:] = ['--size', 'tiny', '--length', '128']\n{LLAMA}"
             peaks.append(float(run_rank(code, size - 1, size).stdout.split()[0]))
         self.assertLess(peaks[1], peaks[0])
+
+    def test_tensor_parallel(self):
+        code = """
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel, RowwiseParallel, parallelize_module
+        )
+
+        mesh = init_device_mesh("cuda", (4, 8), mesh_dim_names=("data", "tensor"))
+        with torch.device("meta"):
+            model = torch.nn.Sequential(
+                torch.nn.Linear(4096, 16384, bias=False), torch.nn.ReLU(),
+                torch.nn.Linear(16384, 4096, bias=False),
+            )
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        parallelize_module(model, mesh["tensor"], plan)
+        fully_shard(model, mesh=mesh["data"])
+        model.to_empty(device="cuda")
+        print(torch.cuda.memory_allocated() == 2 * 4096 * 16384 * 4 // 32)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.randn(64, 4096, device="cuda")).sum().backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        categories = torch.openreg.dry_run.report().devices[0].categories
+        print(categories["optimizer"] >= 2 * categories["parameters"])
+        dist.destroy_process_group()
+        """
+        self.assertEqual(run_rank(code, 13, 32).stdout.split(), ["True", "True"])
+
+    @pytest.mark.slow
+    def test_parts_of_a_large_model_on_many_ranks(self):
+        code = f"""
+import sys
+sys.argv[1:] = ["--size", "70b", "--checkpoint", "full", "--batch", "1", "--steps", "2"]
+{LLAMA}
+with torch.device("meta"):
+    model = Llama(*SIZES["70b"], 8192)
+part = sum(one.numel() for one in model.parameters()) * 4 / 1024
+categories = torch.openreg.dry_run.report().devices[0].categories
+print(*(categories[name] / part for name in ("parameters", "optimizer")))
+"""
+        ended = run_rank(code, 5, 1024, OPENREG_DEVICE_MEMORY="95GiB")
+        shares = [float(one) for one in ended.stdout.splitlines()[1].split()]
+        self.assertEqual(shares, [1.0, 2.0], rtol=0.01, atol=0)
 
     @pytest.mark.slow
     @parametrize("size, reserved", [(8, 82.4), (128, 67.0)])

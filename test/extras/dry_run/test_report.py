@@ -1,9 +1,5 @@
 """The report of a dry run: verdict, peak, categories, the line that does not fit."""
 
-import json
-import tempfile
-from pathlib import Path
-
 import pytest
 from common import (
     OpenRegTestCase,
@@ -12,6 +8,7 @@ from common import (
     run_program,
     run_tests,
 )
+from reports import DRY, dry_run
 
 from torch_openreg import _C
 from torch_openreg.extras.dry_run import _profiles
@@ -21,8 +18,6 @@ pytestmark = pytest.mark.sample(0.5)
 
 MIB = 2**20
 GIB = 2**30
-
-DRY = {"OPENREG_DEVICE_TYPE": "cuda", "OPENREG_DRY_RUN": "1", "OPENREG_CUDA_NOTICE": "0"}
 
 TRAINING = """
 import torch
@@ -39,20 +34,6 @@ for _ in range(3):
     loss.backward()
     optimizer.step()
 """
-
-
-def dry_run(code, expect_success=True, **settings):
-    """Runs a program dry for an H100; returns the ended process and its report."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "report.json"
-        environment = {
-            **DRY,
-            "OPENREG_DRY_RUN_GPU": "h100",
-            "OPENREG_DRY_RUN_REPORT": str(path),
-            **settings,
-        }
-        process = run_program(code, environment, expect_success)
-        return process, json.loads(path.read_text())
 
 
 class TestReport(OpenRegTestCase):

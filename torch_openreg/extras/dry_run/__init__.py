@@ -76,11 +76,19 @@ def start(_may_warnings_raise: bool) -> None:
     # The functions of other extras find them here.
     setattr(_C, "_share_storage", _refuse_sharing)  # noqa: B010
     setattr(_C, "_Gate", _RefusedGate)  # noqa: B010
+    setattr(torch._C._aoti, "AOTIModelPackageLoader", _refuse_compiled_program)  # noqa: B010
 
 
 def _refuse_sharing(_storage: torch.UntypedStorage) -> NoReturn:
     raise RuntimeError(
         "OPENREG_DRY_RUN=1: tensors cannot be sent to other processes, since they have no contents"
+    )
+
+
+def _refuse_compiled_program(*_arguments: object, **_options: object) -> NoReturn:
+    raise RuntimeError(
+        "OPENREG_DRY_RUN=1: expected no program compiled by AOTInductor, which writes its weights "
+        "to device memory itself; run the model that it was made from"
     )
 
 

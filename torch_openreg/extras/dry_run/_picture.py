@@ -54,11 +54,17 @@ def draw(
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
     ]
+
+    def edge(sizes: Sequence[int]) -> list[str]:
+        heights = [f"{y(size):.1f}" for size in sizes]
+        return [f"{x(i):.1f},{heights[i]}" for i in _corners(heights)]
+
     below = [0] * len(totals)
     for name, sizes in series.items():
+        if not any(sizes):
+            continue
         above = [low + size for low, size in zip(below, sizes, strict=True)]
-        upper = [f"{x(i):.1f},{y(size):.1f}" for i, size in enumerate(above)]
-        lower = [f"{x(i):.1f},{y(size):.1f}" for i, size in enumerate(below)]
+        upper, lower = edge(above), edge(below)
         parts.append(f'<polygon points="{" ".join(upper + lower[::-1])}" fill="{_COLORS[name]}"/>')
         below = above
     for share in (0, 0.5, 1):
@@ -82,6 +88,16 @@ def draw(
     )
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
+
+
+def _corners(heights: Sequence[str]) -> list[int]:
+    """Where a line begins, ends, or is not level."""
+    last = len(heights) - 1
+    return [
+        i
+        for i, height in enumerate(heights)
+        if i in (0, last) or not heights[i - 1] == height == heights[i + 1]
+    ]
 
 
 def _series(

@@ -1,4 +1,4 @@
-"""One rank of many: the other ranks of a dry run are absent.
+"""Few ranks of many: the other ranks of a dry run are absent.
 
 See Note [Absent peers] in csrc/extras/distributed/transport/AbsentPeers.h for what collectives do.
 """
@@ -19,8 +19,17 @@ from torch_openreg._imports import after_import
 __all__ = ["begin"]
 
 
-def begin(rank: int, size: int, device_count: int) -> None:
-    """Has the groups of this process consist of this rank and of absent ones.
+# Keys of messages begin so, behind the prefixes of their group; as in AbsentPeers.cpp.
+_MESSAGE = "openreg_message/"
+
+# Where the ranks that run send each other messages.
+_message_place: list[tuple[str, int]] = []
+
+
+def begin(
+    rank: int, size: int, device_count: int, running: list[int], place: tuple[str, int] | None
+) -> None:
+    """Has the groups of this process consist of ranks that run and of absent ones.
 
     The environment says what a launcher such as torchrun says.
 
@@ -28,8 +37,13 @@ def begin(rank: int, size: int, device_count: int) -> None:
         rank: The rank of this process.
         size: The number of ranks.
         device_count: The number of devices of a machine, which has a rank for each.
+        running: The ranks that run, of which this is one.
+        place: Host and port of the store through which they send each other messages; None if no
+            other rank runs.
     """
-    _C._set_peers_absent(True)
+    _C._set_running_ranks(running)
+    if place is not None:
+        _message_place.append(place)
     local_size = min(size, device_count)
     for name, number in (
         ("RANK", rank),
@@ -65,18 +79,30 @@ _stores: list[Any] = []
 
 def _make_store() -> Any:
     base: Any = torch._C._distributed_c10d.Store
+    messages: Any = None
+    if _message_place:
+        from torch._C._distributed_c10d import TCPStore
+
+        host, port = _message_place[0]
+        messages = TCPStore(host, port, is_master=False)
 
     class Store(base):  # type: ignore[misc]
-        """A store of this process alone, by the names that torch's C++ calls."""
+        """A store of this process alone but for messages, by the names that torch's C++ calls."""
 
         def __init__(self) -> None:
             super().__init__()
             self._values: dict[str, bytes] = {}
 
         def set(self, key: str, value: bytes) -> None:
-            self._values[key] = bytes(value)
+            if _MESSAGE in key:
+                messages.set(key, bytes(value))
+            else:
+                self._values[key] = bytes(value)
 
         def get(self, key: str) -> bytes:
+            if _MESSAGE in key:
+                message: bytes = messages.get(key)
+                return message
             self._expect([key])
             return self._values[key]
 
@@ -104,10 +130,16 @@ def _make_store() -> Any:
             self._expect(keys)
 
         def delete_key(self, key: str) -> bool:
+            if _MESSAGE in key:
+                return bool(messages.delete_key(key))
             return self._values.pop(key, None) is not None
+
+        deleteKey = delete_key  # as C++ calls it
 
         def num_keys(self) -> int:
             return len(self._values)
+
+        getNumKeys = num_keys
 
         def set_timeout(self, timeout: timedelta) -> None:
             del timeout
@@ -120,7 +152,7 @@ def _make_store() -> Any:
                 if key not in self._values:
                     raise torch.distributed.DistStoreError(
                         f"expected a key that this rank has set, got {key!r}, which only an absent "
-                        f"rank would set: only rank {os.environ['RANK']} runs"
+                        f"rank would set: this is rank {os.environ['RANK']}"
                     )
 
     _stores.append(Store())
@@ -132,11 +164,17 @@ def _replace_gloo() -> None:
 
     gloo: Any = c10d.ProcessGroupGloo
 
-    class ProcessGroupGloo(gloo):  # type: ignore[misc]
+    class Kind(type(gloo)):  # type: ignore[misc]
+        """Takes a group of absent ranks for one of Gloo, as torch checks what it has made."""
+
+        def __instancecheck__(cls, one: object) -> bool:
+            return isinstance(one, (gloo, _C._AbsentPeers))
+
+    class ProcessGroupGloo(gloo, metaclass=Kind):  # type: ignore[misc]
         """Makes a group of absent ranks where torch makes one of Gloo."""
 
-        def __new__(cls, store: object, rank: int, size: int, *rest: object, **more: object) -> Any:
+        def __new__(cls, store: Any, rank: int, size: int, *rest: object, **more: object) -> Any:
             """Takes what torch's class takes."""
-            return _C._AbsentPeers(rank, size)
+            return _C._AbsentPeers(store, rank, size)
 
     setattr(c10d, "ProcessGroupGloo", ProcessGroupGloo)  # noqa: B010

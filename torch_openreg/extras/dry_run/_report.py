@@ -210,6 +210,8 @@ class Report:
         torch: The release of torch, on which sizes of saved tensors depend.
         seconds: How long the process has run.
         total_memory: Bytes of each device.
+        rank: The rank of this process.
+        world_size: The number of ranks of the program, of which most are absent; 1 without ranks.
         devices: The devices that were used.
         outside: Memory outside of the allocator, on each device.
         failure: The first allocation that failed, or with ``--beyond`` would have failed.
@@ -221,6 +223,8 @@ class Report:
     torch: str
     seconds: float
     total_memory: int
+    rank: int
+    world_size: int
     devices: list[DeviceReport]
     outside: list[Use]
     failure: Failure | None
@@ -271,7 +275,8 @@ class Report:
 
     def _title(self) -> str:
         name = "devices" if self.profile is None else self.profile.device
-        return f"dry run on {len(self.devices)} x {name}, {_size(self.total_memory)} each"
+        rank = f", rank {self.rank} of {self.world_size}" if self.world_size > 1 else ""
+        return f"dry run on {len(self.devices)} x {name}, {_size(self.total_memory)} each{rank}"
 
     def _verdict_text(self) -> str:
         total = _size(self.total_memory)

@@ -31,6 +31,8 @@ __all__ = ["is_on", "picture", "report"]
 _GIB = 2**30
 
 _RANK = "OPENREG_DRY_RUN_RANK"
+_RANKS = "OPENREG_DRY_RUN_RANKS"
+_STORE = "OPENREG_DRY_RUN_STORE"
 _WORLD_SIZE = "OPENREG_DRY_RUN_WORLD_SIZE"
 
 _FILES = ("OPENREG_DRY_RUN_REPORT", "OPENREG_DRY_RUN_PICTURE")
@@ -63,11 +65,26 @@ _C._declare_setting(
     allowed="a rank of OPENREG_DRY_RUN_WORLD_SIZE",
 )
 _C._declare_setting(
+    "OPENREG_DRY_RUN_RANKS",
+    "none",
+    "<text>",
+    "The ranks of a dry run that run, each in its own process, and send each other messages.",
+    allowed="ranks with commas between them, such as 0,8",
+)
+_C._declare_setting(
     "OPENREG_DRY_RUN_REPORT",
     "none",
     "<text>",
-    "Where a dry run writes its report when the process ends, as JSON; %p is the process's id.",
+    "Where a dry run writes its report when the process ends, as JSON; %p is the process's id, %r "
+    "its rank.",
     allowed="the name of a file",
+)
+_C._declare_setting(
+    "OPENREG_DRY_RUN_STORE",
+    "none",
+    "<text>",
+    "The TCPStore through which the ranks of OPENREG_DRY_RUN_RANKS send each other messages.",
+    allowed="host:port",
 )
 
 _C._declare_setting(
@@ -116,6 +133,8 @@ def report() -> Report:
         torch=torch.__version__.partition("+")[0],
         seconds=time.monotonic() - _started,
         total_memory=_total_memory(chosen, used),
+        rank=int(_setting(_RANK)),
+        world_size=int(_setting(_WORLD_SIZE)),
         devices=[device_report(index, _C._memory_record_peak(index), context) for index in used],
         outside=_outside(chosen) if used else [],
         failure=_failure(),
@@ -172,8 +191,9 @@ def start() -> None:
     if (chosen := chosen_profile()) is not None:
         if _setting("OPENREG_DRY_RUN_BEYOND") == "1":
             _C._memory_record_watch(chosen.total_memory)
+        cublas_bytes = chosen.cublas_workspace if HAS_CUBLAS_WORKSPACES else 0
+        _C._memory_record_start_workspaces(cublas_bytes)
         if HAS_CUBLAS_WORKSPACES:
-            _C._memory_record_start_workspaces(chosen.cublas_workspace)
             torch._C._cuda_clearCublasWorkspaces = _C._memory_record_clear_workspaces
     for variable in _FILES:
         _check_writable(variable)
@@ -191,7 +211,40 @@ def _begin_ranks(rank: int, size: int) -> None:
         sys.exit(explain(_WORLD_SIZE, "distributed"))
     from torch_openreg.extras.dry_run import _ranks
 
-    _ranks.begin(rank, size, _C._get_device_count())
+    running, place = _running_ranks(rank, size)
+    _ranks.begin(rank, size, _C._get_device_count(), running, place)
+
+
+def _running_ranks(rank: int, size: int) -> tuple[list[int], tuple[str, int] | None]:
+    """Returns the ranks that run, and where they send each other messages."""
+    text, store = _setting(_RANKS), _setting(_STORE)
+    if text == "none":
+        return [rank], None
+    running = ranks_in(text, size)
+    if running is None or rank not in running:
+        sys.exit(
+            f"{_RANKS}: expected ranks below {_WORLD_SIZE}, {size}, among them {rank}, got {text!r}"
+        )
+    if len(running) == 1:
+        return running, None
+    host, _, port = store.rpartition(":")
+    if not host or not port.isdecimal():
+        sys.exit(f"{_STORE}: expected host:port, since several ranks run, got {store!r}")
+    return running, (host, int(port))
+
+
+def ranks_in(text: str, size: int) -> list[int] | None:
+    """Returns the ranks of a text such as "0,8"; None if it has anything but ranks, each once.
+
+    Args:
+        text: The text.
+        size: The number of ranks.
+    """
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) < size for part in parts):
+        return None
+    ranks = sorted(int(part) for part in parts)
+    return ranks if len(set(ranks)) == len(ranks) else None
 
 
 def chosen_profile() -> Profile | None:
@@ -266,4 +319,5 @@ def _tell() -> None:
 
 def _write(variable: str, make: Callable[[], str]) -> None:
     if (path := _setting(variable)) != "none":
-        Path(path.replace("%p", str(os.getpid()))).write_text(make(), encoding="utf-8")
+        name = path.replace("%p", str(os.getpid())).replace("%r", _setting(_RANK))
+        Path(name).write_text(make(), encoding="utf-8")

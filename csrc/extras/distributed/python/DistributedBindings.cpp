@@ -68,11 +68,6 @@ std::vector<std::tuple<int64_t, int64_t, int64_t>> packedStreams(ProcessGroupOCC
   return packed;
 }
 
-// torch writes the group's name and ranks into it, which there is no use for.
-py::object optionsOfAbsentPeers(const AbsentPeers& /*group*/) {
-  return py::module_::import("types").attr("SimpleNamespace")();
-}
-
 // For tests; see StageGate.h.
 void holdOperations(const std::string& stage) { at::openreg::StageGate::instance().close(stage); }
 
@@ -124,9 +119,10 @@ void bindDistributed(py::module_& m) {
   py::class_<DeviceGloo, Pointer<DeviceGloo>, c10d::Backend>(m, "_DeviceGloo")
       .def(py::init<Pointer<c10d::Backend>>(), py::arg("gloo"));
   py::class_<AbsentPeers, Pointer<AbsentPeers>, c10d::Backend>(m, "_AbsentPeers")
-      .def(py::init<int, int>(), py::arg("rank"), py::arg("size"))
-      .def_property_readonly("options", &optionsOfAbsentPeers);
-  m.def("_set_peers_absent", &at::openreg::setPeersAbsent, py::arg("are_absent"));
+      .def(py::init<Pointer<c10d::Store>, int, int>(), py::arg("store"), py::arg("rank"),
+           py::arg("size"))
+      .def_property_readonly("options", &AbsentPeers::getBackendOptions);
+  m.def("_set_running_ranks", &at::openreg::setRunningRanks, py::arg("ranks"));
   m.def("_set_gloo_factory", &setGlooFactory, py::arg("factory"));
   m.def("_hold_operations", &holdOperations, py::arg("stage"));
   m.def("_release_operations", &releaseOperations);

@@ -1,17 +1,21 @@
 #include "csrc/extras/distributed/transport/AbsentPeers.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <utility>
 
 namespace at::openreg {
 namespace {
 
+using Bytes = std::vector<uint8_t>;
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-std::atomic<bool> are_peers_absent{false};
+// Leaked; set once, before there are groups.
+std::atomic<const std::vector<int>*> running_ranks{nullptr};
 
 // A call that has returned.
 class DoneWork final : public c10d::Work {
@@ -46,9 +50,30 @@ void copyFlat(const at::Tensor& to, const at::Tensor& from) {
 
 }  // namespace
 
-void setPeersAbsent(bool are_absent) { are_peers_absent = are_absent; }
+void setRunningRanks(std::vector<int> ranks) {
+  running_ranks = new std::vector<int>(std::move(ranks));
+}
 
-bool arePeersAbsent() { return are_peers_absent; }
+bool arePeersAbsent() { return running_ranks.load() != nullptr; }
+
+AbsentPeers::AbsentPeers(c10::intrusive_ptr<c10d::Store> store, int rank, int size)
+    : Backend(rank, size), store_(std::move(store)) {}
+
+bool AbsentPeers::isRunning(int rank) const {
+  const std::vector<int>* const running = running_ranks.load();
+  const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;
+  const auto index = static_cast<size_t>(rank);
+  const int global = index < ranks.size() ? static_cast<int>(ranks[index]) : rank;
+  return std::ranges::find(*running, global) != running->end();
+}
+
+std::string AbsentPeers::nextKey(int source, int destination, int tag) {
+  std::string key =
+      c10::str("openreg_message/", source, "/", destination, "/", tag, "/");  // as in _ranks.py
+  const c10::openreg::Lock lock(mutex_);
+  const uint64_t number = counts_[key]++;
+  return key + std::to_string(number);
+}
 
 void AbsentPeers::reduceOwn(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
   switch (op) {
@@ -180,16 +205,36 @@ Work AbsentPeers::alltoall(Tensors& outputs, Tensors& inputs,
   return done(rank_, c10d::OpType::ALLTOALL, outputs);
 }
 
-Work AbsentPeers::send(Tensors& /*tensors*/, int /*destination*/, int /*tag*/) {
+Work AbsentPeers::send(Tensors& tensors, int destination, int tag) {
+  if (isRunning(destination)) {
+    const at::Tensor plain = tensors.front().contiguous();
+    const auto* const bytes = static_cast<const uint8_t*>(plain.const_data_ptr());
+    store_->set(nextKey(rank_, destination, tag), Bytes(bytes, bytes + plain.nbytes()));
+  }
   return done(rank_, c10d::OpType::SEND);
 }
 
-Work AbsentPeers::recv(Tensors& tensors, int source, int /*tag*/) {
-  C10_THROW_ERROR(
-      DistBackendError,
-      c10::str("recv: expected a message of a rank that runs, got one of rank ", source, " for ",
-               tensors.empty() ? 0 : tensors.front().nbytes(), " bytes, and of the ", size_,
-               " ranks of this dry run only rank ", rank_, " runs"));
+Work AbsentPeers::recv(Tensors& tensors, int source, int tag) {
+  const at::Tensor& tensor = tensors.front();
+  if (source < 0 || !isRunning(source)) {
+    C10_THROW_ERROR(
+        DistBackendError,
+        c10::str("recv: expected a message of a rank that runs, got one of rank ", source, " for ",
+                 tensor.nbytes(), " bytes; of the ", size_, " ranks of this dry run only ranks ",
+                 c10::Join(", ", *running_ranks.load()), " run"));
+  }
+  const std::string key = nextKey(source, rank_, tag);
+  const Bytes bytes = store_->get(key);
+  store_->deleteKey(key);
+  if (bytes.size() != tensor.nbytes()) {
+    C10_THROW_ERROR(DistBackendError,
+                    c10::str("recv: expected a message of ", tensor.nbytes(), " bytes, got ",
+                             bytes.size(), " bytes from rank ", source, " with tag ", tag));
+  }
+  const at::Tensor plain = at::empty(tensor.sizes(), tensor.options());
+  std::memcpy(plain.mutable_data_ptr(), bytes.data(), bytes.size());
+  tensor.copy_(plain);
+  return done(rank_, c10d::OpType::RECV, tensors);
 }
 
 Work AbsentPeers::recvAnysource(Tensors& tensors, int tag) { return recv(tensors, -1, tag); }

@@ -1,20 +1,28 @@
-// A process group of which only one rank exists, for dry runs of programs with many ranks.
+// A process group of which few ranks exist, for dry runs of programs with many ranks.
 //
 // Note [Absent peers]
 // The other ranks are absent, and behave as if each of them were this one: a sum is this rank's
 // values times the number of ranks, gathered tensors are copies of this rank's, and what a root
 // broadcasts is what this rank has there already. Calls are complete when they return. Of a message
-// to another rank nothing is left, and a message from one is an error, since its contents are that
-// rank's alone.
+// to an absent rank nothing is left, and a message from one is an error, since its contents are
+// that rank's alone.
+//
+// Several ranks may run, each in its own process, such as one of each stage of a pipeline. Messages
+// between them are delivered, through the store that they share; in collectives, each of them
+// behaves as if it were alone.
 //
 // This class takes Gloo's place, both for the collectives of streams (Transport.h) and as the
 // backend of tensors on the CPU. There is nothing to agree on with absent ranks.
 #pragma once
 
+#include <map>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 #include <vector>
 
+#include "csrc/core/Mutex.h"
 #include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
@@ -25,7 +33,12 @@ class OPENREG_EXPORT AbsentPeers final : public c10d::Backend {
   using Lists = std::vector<Tensors>;
 
  public:
-  AbsentPeers(int rank, int size) : Backend(rank, size) {}
+  // Messages go through the group's part of the store.
+  AbsentPeers(c10::intrusive_ptr<c10d::Store> store, int rank, int size);
+
+  // torch sets the ranks of the group in the default group there, before the first message; none:
+  // they are the same.
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
 
   const std::string getBackendName() const override { return "absent"; }
   bool supportsSplitting() const override { return false; }
@@ -54,7 +67,9 @@ class OPENREG_EXPORT AbsentPeers final : public c10d::Backend {
                      const c10d::AllToAllOptions& options) override;
   Work alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   Work send(Tensors& tensors, int destination, int tag) override;
-  // Errors: DistBackendError, of the call.
+  // Waits for the message of a rank that runs.
+  // Errors: DistBackendError, of the call, if the source is absent, or sends another size; the
+  // store's, after its timeout.
   Work recv(Tensors& tensors, int source, int tag) override;
   Work recvAnysource(Tensors& tensors, int tag) override;
   Work barrier(const c10d::BarrierOptions& options) override;
@@ -64,10 +79,20 @@ class OPENREG_EXPORT AbsentPeers final : public c10d::Backend {
 
  private:
   void reduceOwn(const at::Tensor& tensor, const c10d::ReduceOp& op) const;
+  bool isRunning(int rank) const;
+  // The key of the next message from a rank to another one.
+  std::string nextKey(int source, int destination, int tag);
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const c10::intrusive_ptr<Options> options_ = c10::make_intrusive<Options>("absent");
+  c10::openreg::Mutex mutex_;  // a leaf
+  // Of messages, by their keys without numbers.
+  std::map<std::string, uint64_t> counts_ OPENREG_GUARDED_BY(mutex_);
 };
 
-// Whether the groups of this process that are created from now on have absent peers.
-OPENREG_EXPORT void setPeersAbsent(bool are_absent);
+// The ranks of the default group that run; groups of this process that are created from now on have
+// absent peers besides. Call once.
+OPENREG_EXPORT void setRunningRanks(std::vector<int> ranks);
 bool arePeersAbsent();
 
 }  // namespace at::openreg
