@@ -423,7 +423,7 @@ RULES = {
         _with("cpu_tensors", ("index_put", ["values", "places"])),
         _with("written_unmarked", ("native_batch_norm", {"running_mean": "train"})),
     ],
-    choices_without_entry: [_with("launch_mode", ("cat", "without_dry_run"))],
+    choices_without_entry: [_with("launch_mode", ("cat", "without_trial_run"))],
     entries_of_the_fallback_that_it_never_reads: [
         _with("dynamic_shape", ("_ctc_loss.Tensor_out",)),
         _with("sizes_from_numbers", ("arange",)),

@@ -1,4 +1,4 @@
-// The largest dummies on which kernels run; see Note [Dry runs] in DryRun.h.
+// The largest dummies on which kernels run; see Note [Trial runs] in TrialRun.h.
 #pragma once
 
 #include <cstdint>

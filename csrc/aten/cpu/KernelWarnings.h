@@ -3,9 +3,10 @@
 // Note [Warnings of kernels]
 // On the CPU, a warning of a kernel is a Python warning of the call. A worker has no Python call,
 // so its warnings are printed on stderr. What is known at the call is therefore given there: what a
-// dry run warns of (Note [Dry runs]), and what the first call of a kind warned of in the fallback
-// (Note [Calls that repeat]). When the kernel runs on a worker, it warns of the same again; workers
-// drop these texts. TORCH_WARN_ONCE, which warns once per process, warns in whichever run is first.
+// trial run warns of (Note [Trial runs]), and what the first call of a kind warned of in the
+// fallback (Note [Calls that repeat]). When the kernel runs on a worker, it warns of the same
+// again; workers drop these texts. TORCH_WARN_ONCE, which warns once per process, warns in
+// whichever run is first.
 #pragma once
 
 #include <c10/util/Exception.h>

@@ -12,9 +12,9 @@
 #include <string>
 
 #include "csrc/aten/cpu/CudaTexts.h"
-#include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/cpu/KernelWarnings.h"
 #include "csrc/aten/cpu/SubByteIntegers.h"
+#include "csrc/aten/cpu/TrialRun.h"
 #include "csrc/aten/fallback/CallAccesses.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
@@ -233,7 +233,7 @@ bool HostCall::acceptsDummies() const {
   };
   for (const int value : {0, 1}) {
     try {
-      dryRun(tensors, /*output_count=*/0, DummyForm::OwnMemory, value, run);
+      trialRun(tensors, /*output_count=*/0, DummyForm::OwnMemory, value, run);
       return true;
     } catch (const c10::Error&) {
     }

@@ -30,8 +30,8 @@ namespace at::openreg {
 // On CUDA, a kernel that rejects its data fails on the stream, and the host sees error 710 when it
 // waits. A call on the calling thread sees the CPU kernel's exception at once, and cannot tell from
 // it whether the kernel rejects the data or an argument. So where the library serves CUDA, such a
-// kernel runs again on dummies of the tensors (Note [Dry runs]): if it accepts these, the data was
-// wrong, and the exception takes the way of a launched kernel's.
+// kernel runs again on dummies of the tensors (Note [Trial runs]): if it accepts these, the data
+// was wrong, and the exception takes the way of a launched kernel's.
 class HostCall {
  public:
   // `cpu_key` is the kernel's: c10::DispatchKey::CPU, or that of CPU tensors of another layout.

@@ -14,8 +14,8 @@
 #include <string>
 #include <utility>
 
-#include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/cpu/KernelWarnings.h"
+#include "csrc/aten/cpu/TrialRun.h"
 #include "csrc/aten/fallback/Verification.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/launch/FirstPlaces.h"
@@ -61,7 +61,7 @@ std::shared_ptr<CallPlan> planFor(const BoxedCall& call, c10::ArrayRef<Tensor> t
 void runOnDummies(BoxedCall& call, DummyForm form, int value,
                   c10::function_ref<void(c10::ArrayRef<Tensor>, const torch::jit::Stack&)> look) {
   const at::RecordFunctionGuard unrecorded(/*is_enabled=*/false);
-  dryRun(call.tensors(), /*output_count=*/0, form, value, [&](Tensor* dummies) {
+  trialRun(call.tensors(), /*output_count=*/0, form, value, [&](Tensor* dummies) {
     std::vector<Tensor> tensors(dummies, dummies + call.tensors().size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (call.tensors()[i]->defined() && !isOpenReg(*call.tensors()[i])) {

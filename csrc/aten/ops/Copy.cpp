@@ -12,8 +12,8 @@
 
 #include <type_traits>
 
-#include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/cpu/SubByteIntegers.h"
+#include "csrc/aten/cpu/TrialRun.h"
 #include "csrc/aten/launch/HostMemory.h"
 #include "csrc/core/SyncDebug.h"
 #include "csrc/memory/PinnedAllocator.h"

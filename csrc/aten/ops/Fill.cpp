@@ -10,7 +10,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "csrc/aten/cpu/DryRun.h"
+#include "csrc/aten/cpu/TrialRun.h"
 #include "csrc/aten/ops/Copy.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"

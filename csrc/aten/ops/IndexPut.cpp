@@ -15,8 +15,8 @@
 #include <array>
 #include <vector>
 
-#include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/cpu/KernelWarnings.h"
+#include "csrc/aten/cpu/TrialRun.h"
 #include "csrc/aten/structured/StructuredOp.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"

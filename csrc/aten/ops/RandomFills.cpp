@@ -20,8 +20,8 @@
 #include <utility>
 
 #include "csrc/aten/cpu/CudaTexts.h"
-#include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/cpu/KernelWarnings.h"
+#include "csrc/aten/cpu/TrialRun.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "csrc/aten/cpu/DryRun.h"
+#include "csrc/aten/cpu/TrialRun.h"
 #include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/core/SyncDebug.h"
 #include "torch_openreg/aten/OpLaunch.h"

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "csrc/aten/cpu/DryRun.h"
+#include "csrc/aten/cpu/TrialRun.h"
 #include "csrc/aten/fallback/Fallback.h"
 #include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/aten/launch/BoxedArguments.h"

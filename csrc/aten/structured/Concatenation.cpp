@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/aten/cpu/DryRun.h"
+#include "csrc/aten/cpu/TrialRun.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"

@@ -56,19 +56,19 @@ void detail::addOutputsAndInputs(c10::openreg::OperandList& list, ArrayRef<const
 
 void detail::checkBeforeLaunch(ArrayRef<const Tensor*> operands, size_t output_count,
                                bool are_sizes_checked, LaunchMode mode, ArgumentsKey key,
-                               DryRuns& dry_runs, c10::function_ref<void(Tensor*)> kernel) {
+                               TrialRuns& trial_runs, c10::function_ref<void(Tensor*)> kernel) {
   // A TensorIterator has already checked for overlap.
   if (!are_sizes_checked && mode != LaunchMode::OnCallingThread &&
       C10_UNLIKELY(overlaps(operands, output_count))) {
-    TORCH_CHECK(mode == LaunchMode::AfterDryRun,
+    TORCH_CHECK(mode == LaunchMode::AfterTrialRun,
                 "out=: expected a tensor without internal overlap that overlaps no input, got one "
                 "that overlaps itself, such as an expanded one, or an input; clone it first");
     const WarningRecorder dropped(WarningRecorder::Mode::Record);
-    dryRun(operands, output_count, DummyForm::OwnMemory, /*value=*/0, kernel);
+    trialRun(operands, output_count, DummyForm::OwnMemory, /*value=*/0, kernel);
   }
-  if (mode == LaunchMode::AfterDryRun || mode == LaunchMode::AfterRunOfOnes) {
-    dry_runs.check(operands, output_count, key, are_sizes_checked,
-                   /*takes_zeros=*/mode == LaunchMode::AfterDryRun, kernel);
+  if (mode == LaunchMode::AfterTrialRun || mode == LaunchMode::AfterRunOfOnes) {
+    trial_runs.check(operands, output_count, key, are_sizes_checked,
+                     /*takes_zeros=*/mode == LaunchMode::AfterTrialRun, kernel);
   }
 }
 

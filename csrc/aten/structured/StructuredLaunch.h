@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "csrc/aten/cpu/DryRun.h"
+#include "csrc/aten/cpu/TrialRun.h"
 #include "csrc/aten/launch/TensorPool.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
@@ -95,9 +95,9 @@ class KernelTensors {
 };
 
 enum class LaunchMode : uint8_t {
-  AfterDryRun,      // on the worker, see Note [Dry runs]
+  AfterTrialRun,    // on the worker, see Note [Trial runs]
   AfterRunOfOnes,   // the same; for kernels that must not run on zeros
-  WithoutDryRun,    // on the worker; for kernels that cannot run on dummies
+  WithoutTrialRun,  // on the worker; for kernels that cannot run on dummies
   OnCallingThread,  // here, after the stream's work; for kernels that throw what they find in the
                     // data and whose caller has to see that
 };
@@ -111,19 +111,20 @@ OPENREG_EXPORT const Tensor* operandOf(const std::optional<Tensor>& tensor);
 void addOutputsAndInputs(c10::openreg::OperandList& list, ArrayRef<const Tensor*> operands,
                          size_t output_count);
 
-// Makes the checks of a kernel that would come too late when it runs: Note [Dry runs] and
+// Makes the checks of a kernel that would come too late when it runs: Note [Trial runs] and
 // Note [Outputs that overlap]. `key` has the arguments that are not operands; `are_sizes_checked`
-// is as for DryRuns::check.
+// is as for TrialRuns::check.
 // Errors: those of the kernel.
 OPENREG_EXPORT void checkBeforeLaunch(ArrayRef<const Tensor*> operands, size_t output_count,
                                       bool are_sizes_checked, LaunchMode mode, ArgumentsKey key,
-                                      DryRuns& dry_runs, c10::function_ref<void(Tensor*)> kernel);
+                                      TrialRuns& trial_runs,
+                                      c10::function_ref<void(Tensor*)> kernel);
 
 // What a structured operator has of its own.
 struct StructuredKernel {
   const char* name;
   orKernel described;
-  DryRuns& dry_runs;
+  TrialRuns& trial_runs;
 };
 
 // An argument as a closure owns it.
@@ -189,11 +190,11 @@ void launchStructured(const StructuredKernel& op, const std::array<const Tensor*
                       bool are_sizes_checked, const std::tuple<Others&...>& others, Kernel kernel,
                       LaunchMode mode) {
   ArgumentsKey key;
-  if (mode == LaunchMode::AfterDryRun || mode == LaunchMode::AfterRunOfOnes) {
+  if (mode == LaunchMode::AfterTrialRun || mode == LaunchMode::AfterRunOfOnes) {
     std::apply([&](const auto&... other) { (key.add(other), ...); }, others);
   }
   checkBeforeLaunch(
-      operands, OutputCount, are_sizes_checked, mode, key, op.dry_runs, [&](Tensor* dummies) {
+      operands, OutputCount, are_sizes_checked, mode, key, op.trial_runs, [&](Tensor* dummies) {
         std::apply(
             [&](const auto&... other) {
               callKernel(kernel, dummies, std::make_index_sequence<Count>(), other...);
@@ -237,14 +238,14 @@ template <c10::openreg::KernelName Name, typename Op, typename... Inputs, typena
           typename Kernel>
 void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
                       const std::tuple<Others&...>& others, Kernel kernel,
-                      LaunchMode mode = LaunchMode::AfterDryRun) {
+                      LaunchMode mode = LaunchMode::AfterTrialRun) {
   static constexpr size_t kCount = Op::kOutputs + sizeof...(Inputs);
   using Call = detail::StructuredCall<Op::kOutputs, kCount, decltype(+kernel),
                                       std::remove_const_t<Others>...>;
-  static constinit DryRuns dry_runs;
+  static constinit TrialRuns trial_runs;
   static constexpr detail::StructuredKernel kKernel{
       Name.text, c10::openreg::describeKernel<WrappedKernel<Call>>(kKernelName<Name>.text),
-      dry_runs};
+      trial_runs};
   std::array<const Tensor*, kCount> operands;
   auto next = std::copy(op.outputs().begin(), op.outputs().end(), operands.begin());
   std::apply([&](const Inputs&... input) { ((*next++ = detail::operandOf(input)), ...); }, inputs);

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "csrc/aten/cpu/DryRun.h"
+#include "csrc/aten/cpu/TrialRun.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/DeviceKeys.h"

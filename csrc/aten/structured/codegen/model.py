@@ -30,9 +30,9 @@ from torchgen.model import (
 # Launch modes.
 LAUNCH_MODES: dict[str, str] = {
     "throwing": "LaunchMode::OnCallingThread",
-    "throwing_on_request": "check_errors ? LaunchMode::OnCallingThread : LaunchMode::AfterDryRun",
+    "throwing_on_request": "check_errors ? LaunchMode::OnCallingThread : LaunchMode::AfterTrialRun",
     "run_of_ones": "LaunchMode::AfterRunOfOnes",
-    "without_dry_run": "LaunchMode::WithoutDryRun",
+    "without_trial_run": "LaunchMode::WithoutTrialRun",
 }
 
 # Statements that check arguments.

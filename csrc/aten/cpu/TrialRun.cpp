@@ -1,4 +1,4 @@
-#include "csrc/aten/cpu/DryRun.h"
+#include "csrc/aten/cpu/TrialRun.h"
 
 #include <ATen/DimVector.h>
 #include <ATen/EmptyTensor.h>
@@ -146,8 +146,8 @@ Tensor dummy(ScalarType dtype, IntArrayRef sizes, int value) {
   return made;
 }
 
-void dryRun(ArrayRef<const Tensor*> operands, size_t output_count, DummyForm form, int value,
-            c10::function_ref<void(Tensor*)> kernel) {
+void trialRun(ArrayRef<const Tensor*> operands, size_t output_count, DummyForm form, int value,
+              c10::function_ref<void(Tensor*)> kernel) {
   const CpuKernelScope scope;
   Dummies dummies(form, value);
   std::vector<Tensor> tensors;
@@ -177,8 +177,8 @@ void CheckedDtypes::runOnDummies(ScalarType dtype, c10::function_ref<void()> run
   known_.fetch_or(uint64_t(1) << static_cast<int>(dtype), std::memory_order_relaxed);
 }
 
-void DryRuns::addSizes(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey& key,
-                       bool is_rare) {
+void TrialRuns::addSizes(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey& key,
+                         bool is_rare) {
   SmallSizes small;
   for (const Tensor* operand : operands.slice(output_count)) {
     key.add(operand->defined() ? operand->dim() : int64_t(-1));
@@ -203,13 +203,13 @@ void runUntilOneSucceeds(ArrayRef<Run> runs, ArrayRef<const Tensor*> operands, s
                          c10::function_ref<void(Tensor*)> kernel) {
   for (const Run& run : runs.slice(0, runs.size() - 1)) {
     try {
-      dryRun(operands, output_count, run.form, run.value, kernel);
+      trialRun(operands, output_count, run.form, run.value, kernel);
       return;
     } catch (const c10::Error&) {
     }
   }
   inWordsOfCuda(
-      [&] { dryRun(operands, output_count, runs.back().form, runs.back().value, kernel); });
+      [&] { trialRun(operands, output_count, runs.back().form, runs.back().value, kernel); });
 }
 
 // Of all operands together.
@@ -233,8 +233,8 @@ std::atomic<int64_t> largest_dummies{std::numeric_limits<int64_t>::max()};
 
 void limitDummies(int64_t elements) { largest_dummies = elements; }
 
-bool DryRuns::run(ArrayRef<const Tensor*> operands, size_t output_count, bool is_rare,
-                  bool takes_zeros, c10::function_ref<void(Tensor*)> kernel) {
+bool TrialRuns::run(ArrayRef<const Tensor*> operands, size_t output_count, bool is_rare,
+                    bool takes_zeros, c10::function_ref<void(Tensor*)> kernel) {
   if (C10_UNLIKELY(elementsOf(operands) > largest_dummies.load(std::memory_order_relaxed))) {
     return false;
   }

@@ -1,6 +1,6 @@
 // Runs a kernel once at the call, to find out whether it rejects the arguments.
 //
-// Note [Dry runs]
+// Note [Trial runs]
 // Most checks of an operator are in its shape function, which runs at the call. The kernel makes
 // the remaining checks when it runs. On the worker that is too late, because the caller must see
 // the error at the call. So before an operator's first launch with arguments of one kind, its
@@ -55,7 +55,7 @@ constexpr bool isRare(ScalarType dtype) {
   return dtype > ScalarType::QUInt2x4 && dtype < ScalarType::Undefined;
 }
 
-// The dtypes that a kernel has, as far as it was asked: the dry runs of an operator whose kernel
+// The dtypes that a kernel has, as far as it was asked: the trial runs of an operator whose kernel
 // rejects nothing but dtypes.
 class OPENREG_EXPORT CheckedDtypes {
  public:
@@ -92,8 +92,8 @@ enum class DummyForm : uint8_t {
 // Calls `kernel` once with dummies of the operands, outputs first, as a CPU kernel is called. Its
 // warnings are those of the calling thread.
 // Errors: those of the kernel.
-void dryRun(ArrayRef<const Tensor*> operands, size_t output_count, DummyForm form, int value,
-            c10::function_ref<void(Tensor*)> kernel);
+void trialRun(ArrayRef<const Tensor*> operands, size_t output_count, DummyForm form, int value,
+              c10::function_ref<void(Tensor*)> kernel);
 
 // The kind of a call's arguments, as a hash.
 class ArgumentsKey {
@@ -118,7 +118,7 @@ class ArgumentsKey {
       add(*values);
     }
   }
-  // Operators that take lists of tensors, for which there are no dummies, have no dry run.
+  // Operators that take lists of tensors, for which there are no dummies, have no trial run.
   void add(const ITensorListRef& /*tensors*/) {}
   void add(const c10::List<std::optional<Tensor>>& /*tensors*/) {}
   template <typename T>
@@ -146,8 +146,8 @@ inline size_t firstSame(ArrayRef<const Tensor*> operands, size_t index, size_t o
   return index;
 }
 
-// The dry runs of one operator.
-class OPENREG_EXPORT DryRuns {
+// The trial runs of one operator.
+class OPENREG_EXPORT TrialRuns {
  public:
   // Runs `kernel` on dummies of the operands, outputs first, unless that was done before for
   // arguments of this kind. `key` has the arguments that are not operands. `are_sizes_checked`: the
