@@ -1,4 +1,4 @@
-// FNV-1a: a hash that does not depend on the build, for messages between processes.
+// Hashes.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +6,11 @@
 
 namespace c10::openreg {
 
+// For tables: the high bits of a product with it depend on all bits of the other factor. It is 2^64
+// divided by the golden ratio.
+inline constexpr uint64_t kHashFactor = 0x9E3779B97F4A7C15;
+
+// FNV-1a, which does not depend on the build, for messages between processes.
 class Digest {
  public:
   void add(const void* bytes, size_t size) {

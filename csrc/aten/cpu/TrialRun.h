@@ -42,6 +42,7 @@
 #include <string_view>
 
 #include "csrc/aten/cpu/NumberClass.h"
+#include "csrc/core/Digest.h"
 #include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
@@ -98,7 +99,7 @@ void trialRun(ArrayRef<const Tensor*> operands, size_t output_count, DummyForm f
 // The kind of a call's arguments, as a hash.
 class ArgumentsKey {
  public:
-  void add(uint64_t word) { key_ = (key_ ^ word) * 0x9E3779B97F4A7C15U + (key_ >> 29); }
+  void add(uint64_t word) { key_ = (key_ ^ word) * c10::openreg::kHashFactor + (key_ >> 29); }
 
   void add(double number) { add(classOf(number)); }
   void add(const Scalar& number) { add(classOf(number)); }

@@ -19,6 +19,8 @@
 #include <optional>
 #include <vector>
 
+#include "csrc/core/Digest.h"
+
 namespace at::openreg {
 
 // A memory range: its start and its size.
@@ -89,11 +91,9 @@ class FirstPlaces {
 
   // The slot of the key, or a free slot for it: at least half of the table is free.
   size_t slotOf(const Key& key) const {
-    // The high bits of the product depend on all bits of the key; addresses differ in their middle
-    // bits.
-    constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;
+    // Addresses differ in their middle bits.
     const size_t mask = table_.size() - 1;
-    size_t slot = (bitsOf(key) * kGoldenRatio) >> shift_;
+    size_t slot = (bitsOf(key) * c10::openreg::kHashFactor) >> shift_;
     while (table_[slot] != kFree && !(entries_[table_[slot]].key == key)) {
       slot = (slot + 1) & mask;
     }
