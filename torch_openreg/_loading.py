@@ -186,7 +186,9 @@ def register() -> None:
     backend_registration.rename_privateuse1_backend(DEVICE_NAME)
     if hasattr(torch, DEVICE_NAME):
         return
-    from torch_openreg import backends, openreg
+    from torch_openreg import _C, backends, openreg
+
+    _C._announce_type_name()
 
     _register_parts(openreg)
     torch._register_device_module(DEVICE_NAME, openreg)

@@ -9,7 +9,7 @@ BackwardListener the_listener = nullptr;
 
 void setBackwardListener(BackwardListener listener) { the_listener = listener; }
 
-void noteBackwardCalled() {
+void announceBackward() {
   if (the_listener != nullptr) {
     the_listener();
   }

@@ -10,6 +10,6 @@ using BackwardListener = void (*)();
 void setBackwardListener(BackwardListener listener);
 
 // Calls it, if there is one.
-void noteBackwardCalled();
+void announceBackward();
 
 }  // namespace c10::openreg

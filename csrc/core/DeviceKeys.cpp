@@ -1,16 +1,11 @@
 #include "torch_openreg/core/DeviceKeys.h"
 
-#include <cstdlib>
-#include <string_view>
+#include "csrc/core/DeviceForm.h"
 
 namespace c10::openreg {
 
-bool servesCuda() noexcept {
-  static const bool serves_cuda = [] {
-    const char* text = std::getenv("OPENREG_DEVICE_TYPE");
-    return text != nullptr && std::string_view(text) == "cuda";
-  }();
-  return serves_cuda;
-}
+DeviceType servedDeviceType() noexcept { return deviceForm().type(); }
+
+bool servesCuda() noexcept { return servedDeviceType() == DeviceType::CUDA; }
 
 }  // namespace c10::openreg

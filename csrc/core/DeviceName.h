@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "csrc/core/DeviceForm.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace c10::openreg {
@@ -14,12 +15,20 @@ namespace c10::openreg {
 inline constexpr const char* kDeviceName = "OpenReg";
 inline constexpr const char* kTypeName = "openreg";
 
-// "CUDA" where the library serves CUDA.
-inline const char* deviceName() noexcept { return servesCuda() ? "CUDA" : kDeviceName; }
+// That of the device type in use.
+inline const char* deviceName() noexcept { return deviceForm().name(); }
 
 // The module with the functions that programs call: "torch.openreg" or "torch.cuda".
 inline std::string moduleName() {
   return "torch." + DeviceTypeName(kDeviceType, /*lower_case=*/true);
 }
+
+// Registers something with torch under the name of the device type: calls the function with
+// kTypeName, and with the name that Python gives the device type, if that is another one.
+using RegisterByName = void (*)(const std::string& type_name);
+void registerByTypeName(RegisterByName function);
+
+// Call when the device type has its name.
+OPENREG_EXPORT void announceTypeName();
 
 }  // namespace c10::openreg

@@ -1,97 +1,30 @@
 #include "torch_openreg/core/Exception.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <atomic>
 #include <optional>
 #include <tuple>
 #include <utility>
 
-#include "csrc/core/CudaErrors.h"
-#include "csrc/core/DeviceName.h"
-#include "torch_openreg/core/DeviceKeys.h"
+#include "csrc/core/DeviceForm.h"
 #include "torch_openreg/core/Observer.h"
 
 namespace c10::openreg {
 namespace {
 
-// The type of the exception that a kernel threw; the runtime passes it on as the error's tag.
-enum class KernelExceptionTag : int {
-  None = 0,
-  Check,  // c10::Error itself
-  Index,
-  Value,
-  Type,
-  NotImplemented,
-  LinAlg,
-  OutOfMemory,
-  Distributed,
-};
-
-std::string forkText() {
-  const char* device = deviceName();
-  return c10::str("Cannot re-initialize ", device, " in forked subprocess. To use ", device,
-                  " with multiprocessing, you must use the 'spawn' start method");
-}
-
 // Of errors with code 710; see takeAssertCount().
 std::atomic<uint64_t> raised_asserts{0};
 
-// See Note [Errors of kernels on CUDA].
-std::string describeAsCuda(orError_t error, KernelExceptionTag tag, const char* raised_by) {
-  const std::string detail = orGetLastErrorMessage();
-  const bool keeps_type = tag != KernelExceptionTag::None && error != orErrorAssert;
-  std::string text = keeps_type ? detail : describeCudaError(error);
-  if (!keeps_type && !detail.empty()) {
-    text += "\n" + detail;
-  }
-  if (error == orErrorInvalidDevice) {
-    text +=
-        "\nOPENREG_DEVICE_COUNT says how many devices there are, and so does --devices of python "
-        "-m "
-        "torch_openreg.cuda.";
-  }
-  return c10::str(text, "\nRaised by ", raised_by, ".");
-}
-
-std::string describe(orError_t error, KernelExceptionTag tag, const char* raised_by) {
-  if (servesCuda()) {
-    return describeAsCuda(error, tag, raised_by);
-  }
-  const std::string detail = orGetLastErrorMessage();
-  std::string text = c10::str(kDeviceName, " error: ", orGetErrorString(error), " (",
-                              orGetErrorName(error), ", code ", static_cast<int>(error), ")");
-  if (!detail.empty()) {
-    text += ": " + detail;
-  }
-  text += c10::str("\nRaised by ", raised_by, ".");
-  if (error == orErrorLaunchFailure) {
-    text +=
-        "\nKernels run asynchronously, so the Python stack may point at a later call. For a "
-        "stack that points at the failing one, set OPENREG_LAUNCH_BLOCKING=1.";
-  }
-  return text;
-}
-
-// See Note [Errors of kernels on CUDA].
-orError_t codeOf(KernelExceptionTag tag) {
-  const bool is_check = tag == KernelExceptionTag::Check || tag == KernelExceptionTag::Index ||
-                        tag == KernelExceptionTag::Value;
-  return servesCuda() && is_check ? orErrorAssert : orErrorLaunchFailure;
-}
-
-// Of an error that has been set: it stays, if that is set and a GPU's would.
-void makeStickyAsOnCuda(orError_t error, KernelExceptionTag tag) {
-  if (servesCuda() && areCudaErrorsSticky() &&
-      (error == orErrorAssert || tag == KernelExceptionTag::None)) {
+// Of an error that has been set: it stays, if it makes the device unusable.
+void keepIfLasting(orError_t error, KernelExceptionTag tag) {
+  if (deviceForm().isLasting(error, tag)) {
     orMakeKernelErrorSticky();
   }
 }
 
 orError_t report(KernelExceptionTag tag, const char* text) {
   orSetKernelError(text, static_cast<int>(tag));
-  const orError_t error = codeOf(tag);
-  makeStickyAsOnCuda(error, tag);
+  const orError_t error = deviceForm().codeOf(tag);
+  keepIfLasting(error, tag);
   return error;
 }
 
@@ -114,8 +47,9 @@ std::optional<KernelAcceleratorError> kernelErrorOf(orError_t code, SourceLocati
 void throwRuntimeError(orError_t error, const char* raised_by, SourceLocation location) {
   const auto tag =
       static_cast<KernelExceptionTag>(error == orErrorLaunchFailure ? orGetLastErrorTag() : 0);
-  std::string text = describe(error, tag, raised_by);
-  if (servesCuda() && error == orErrorAssert) {
+  std::string text = deviceForm().describe(error, tag, raised_by);
+  // Where checks of kernels are asserts.
+  if (error == orErrorAssert && deviceForm().codeOf(KernelExceptionTag::Check) == error) {
     raised_asserts.fetch_add(1, std::memory_order_relaxed);
   }
   observe(&Observer::callRefusal, error, raised_by);
@@ -144,19 +78,8 @@ void throwRuntimeError(orError_t error, const char* raised_by, SourceLocation lo
     case KernelExceptionTag::None:
       break;
   }
-  if (servesCuda() && error != orErrorForked) {
-    throw c10::AcceleratorError(location, static_cast<int32_t>(error), std::move(text));
-  }
-  switch (error) {
-    case orErrorMemoryAllocation:
-      throw c10::OutOfMemoryError(location, std::move(text));
-    case orErrorForked:
-      throw c10::Error(location, forkText());
-    case orErrorInvalidDevice:
-      throw c10::Error(location, "The device index is out of range. " + text);
-    default:
-      throw c10::AcceleratorError(location, static_cast<int32_t>(error), std::move(text));
-  }
+  deviceForm().raise(error, location, std::move(text));
+  __builtin_unreachable();  // which g++ does not take from the attribute of a virtual function
 }
 
 void throwLaunchError(orError_t error, const char* kernel, SourceLocation location) {
@@ -171,12 +94,7 @@ void warnRuntimeError(orError_t error, const char* raised_by) noexcept {
     return;
   }
   try {
-    if (servesCuda()) {
-      TORCH_WARN("CUDA warning: ", cudaErrorText(error), "\n", orGetLastErrorMessage(),
-                 "\nRaised by ", raised_by, ".");
-      return;
-    }
-    TORCH_WARN(describe(error, KernelExceptionTag::None, raised_by));
+    TORCH_WARN(deviceForm().describeWarning(error, raised_by));
   } catch (const std::exception& exception) {
     // Warnings can be turned into exceptions, which must not leave this function.
     std::fprintf(stderr, "%s\n", exception.what());
@@ -217,7 +135,7 @@ orError_t reportKernelError(const KernelError& error) noexcept {
                              .location = error.location.c_str(),
                              .address = error.address};
   orSetKernelErrorRecord(&record);
-  makeStickyAsOnCuda(error.code, KernelExceptionTag::None);
+  keepIfLasting(error.code, KernelExceptionTag::None);
   return error.code;
 }
 

@@ -2,17 +2,22 @@
 
 #include <openreg/openreg.h>
 
-#include <algorithm>
-#include <climits>
 #include <string_view>
 
-#include "csrc/core/CudaSettings.h"
+#include "csrc/core/DeviceForm.h"
 #include "csrc/core/DeviceName.h"
 #include "csrc/core/Interrupt.h"
 #include "csrc/core/Settings.h"
 #include "torch_openreg/core/Exception.h"
 
 namespace c10::openreg {
+namespace {
+
+const Setting kDeviceTypeSetting{
+    "OPENREG_DEVICE_TYPE", "openreg", "openreg cuda none",
+    "The device type that the PyTorch backend serves. Read when its library is loaded."};
+
+}  // namespace
 
 DeviceIndex device_count() noexcept {
   static const DeviceIndex count = [] {
@@ -33,8 +38,8 @@ void ensureHasDevice() {
 
 void checkInitialization() {
   ensureHasDevice();
-  const std::string_view asked = deviceTypeSetting().text();
-  const std::string_view served = servesCuda() ? "cuda" : "openreg";
+  const std::string_view asked = kDeviceTypeSetting.text();
+  const std::string_view served = deviceForm().choice();
   TORCH_CHECK(asked == served, "OPENREG_DEVICE_TYPE changed from '", served, "' to '", asked,
               "' after torch_openreg was loaded; set it before importing torch");
 }
@@ -47,12 +52,7 @@ void initialize() {
 void check_device_index(int64_t index) {
   if (C10_UNLIKELY(index < 0 || index >= device_count())) {
     ensureHasDevice();
-    if (servesCuda()) {
-      OPENREG_CHECK(orSetDevice(static_cast<int>(std::clamp<int64_t>(index, INT_MIN, INT_MAX))));
-    }
-    TORCH_CHECK(false, "The device index is out of range. It must be in [0, ",
-                static_cast<int>(device_count()), "), but got ", index, ".",
-                index < 0 ? "" : " OPENREG_DEVICE_COUNT says how many devices there are.");
+    deviceForm().refuseIndex(index);
   }
 }
 

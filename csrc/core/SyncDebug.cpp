@@ -20,7 +20,7 @@ void setSyncDebugMode(SyncDebugMode mode) noexcept {
   current_mode.store(mode, std::memory_order_relaxed);
 }
 
-void noteSynchronization(const char* operation) {
+void reportSynchronization(const char* operation) {
   const SyncDebugMode mode = syncDebugMode();
   if (C10_LIKELY(mode == SyncDebugMode::Silent)) {
     return;

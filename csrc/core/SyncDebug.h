@@ -16,6 +16,6 @@ OPENREG_EXPORT void setSyncDebugMode(SyncDebugMode mode) noexcept;
 
 // Call before an operator waits. Functions whose purpose is to wait do not call it.
 // Errors: RuntimeError in the mode Error, before the wait.
-OPENREG_EXPORT void noteSynchronization(const char* operation);
+OPENREG_EXPORT void reportSynchronization(const char* operation);
 
 }  // namespace c10::openreg

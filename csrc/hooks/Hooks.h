@@ -1,13 +1,11 @@
-// The device type's implementation of ATen's hooks.
+// The device type's implementation of ATen's hooks: a template over torch's interface for a device
+// type, and the class for the backend's own.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Allocator.h>
 #include <openreg/openreg.h>
-
-#include <string>
 
 #include "csrc/core/BackwardCall.h"
 #include "csrc/memory/PinnedAllocator.h"
@@ -18,8 +16,7 @@
 
 namespace at::openreg {
 
-// Implements every virtual of AcceleratorHooksInterface, for both device types of Note [Device
-// type].
+// Implements every virtual of AcceleratorHooksInterface; see Note [Device type].
 template <typename Interface>
 struct OpenRegHooks : public Interface {
   // docs: hooks-availability
@@ -28,7 +25,7 @@ struct OpenRegHooks : public Interface {
   bool hasPrimaryContext(c10::DeviceIndex device) const override {
     c10::openreg::check_device_index(device);
     // The engine asks on the thread that called backward, before it starts the pass.
-    c10::openreg::noteBackwardCalled();
+    c10::openreg::announceBackward();
     return c10::openreg::isDeviceActive(device);
   }
   void init() const override { c10::openreg::checkInitialization(); }  // creates no device
@@ -77,32 +74,6 @@ struct OpenRegHooks : public Interface {
 struct OpenRegHooksInterface final : public OpenRegHooks<at::PrivateUse1HooksInterface> {
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t new_size) const override {
     c10::openreg::resizeStorage(storage, new_size);
-  }
-};
-
-// The base class reports that cuDNN, cuBLAS and other CUDA libraries are missing, so ATen uses its
-// compositions instead.
-struct CudaHooks final : public OpenRegHooks<at::CUDAHooksInterface> {
-  bool hasCUDA() const override { return true; }
-  c10::DeviceIndex current_device() const override { return c10::openreg::current_device(); }
-  c10::Allocator* getCUDADeviceAllocator() const override {
-    return c10::GetAllocator(c10::openreg::kDeviceType);
-  }
-  int getNumGPUs() const override { return c10::openreg::device_count(); }
-  void deviceSynchronize(c10::DeviceIndex device) const override {
-    c10::openreg::synchronizeDevice(c10::openreg::resolveDeviceIndex(device));
-  }
-  std::string showConfig() const override { return "CUDA, emulated on the CPU by torch_openreg"; }
-
-  // Fourier transforms keep no plans: the cache is always empty; only its maximum size can be set.
-  int64_t cuFFTGetPlanCacheMaxSize(c10::DeviceIndex device) const override;
-  void cuFFTSetPlanCacheMaxSize(c10::DeviceIndex device, int64_t max_size) const override;
-  int64_t cuFFTGetPlanCacheSize(c10::DeviceIndex device) const override {
-    c10::openreg::resolveDeviceIndex(device);
-    return 0;
-  }
-  void cuFFTClearPlanCache(c10::DeviceIndex device) const override {
-    c10::openreg::resolveDeviceIndex(device);
   }
 };
 // docs: end

@@ -17,9 +17,8 @@ using CachingDeviceAllocator::SegmentInfo;
 
 // Sizes are c10's, so that a program sees the same numbers as on other devices. The smallest block
 // is an exception: it is a quarter of c10's, most of which would be unused for a tensor of few
-// elements, unless the program is a CUDA program, which may rely on c10's numbers.
-const size_t kRounding =
-    servesCuda() ? CachingAllocator::kMinBlockSize : CachingAllocator::kMinBlockSize / 4;
+// elements.
+constinit size_t rounding = CachingAllocator::kMinBlockSize / 4;
 constexpr size_t kSmallSize = CachingAllocator::kSmallSize;
 constexpr size_t kSmallSegment = CachingAllocator::kSmallBuffer;
 constexpr size_t kMinLargeAlloc = CachingAllocator::kMinLargeAlloc;
@@ -55,16 +54,18 @@ size_t segmentSize(size_t size) {
   return roundUp(size, kRoundLarge);
 }
 
+void setSmallestBlock(size_t size) noexcept { rounding = size; }
+
 size_t roundedBlockSize(size_t size) {
-  if (size <= kRounding) {
-    return kRounding;
+  if (size <= rounding) {
+    return rounding;
   }
   const size_t divisions = AcceleratorAllocatorConfig::roundup_power2_divisions(size);
-  if (divisions > 1 && size > kRounding * divisions) {
+  if (divisions > 1 && size > rounding * divisions) {
     const size_t power = c10::llvm::PowerOf2Floor(size);
-    return roundUp(size, std::max(power / divisions, kRounding));
+    return roundUp(size, std::max(power / divisions, rounding));
   }
-  return roundUp(size, kRounding);
+  return roundUp(size, rounding);
 }
 
 // --- Allocation
@@ -191,7 +192,7 @@ Block* BlockCache::splitIfWorthwhile(Block* block, size_t size) {
   const size_t remaining = block->size - size;
   const bool is_worthwhile =
       block->pool->isSmall()
-          ? remaining >= kRounding
+          ? remaining >= rounding
           : size < AcceleratorAllocatorConfig::max_split_size() && remaining > kSmallSize;
   if (!is_worthwhile) {
     return nullptr;

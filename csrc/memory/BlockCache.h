@@ -37,6 +37,10 @@ namespace c10::openreg {
 // The size of the block for an allocation of `size` bytes.
 size_t roundedBlockSize(size_t size);
 
+// Sets the size of the smallest block, of which others are multiples: for programs that rely on the
+// sizes of another allocator. Before the first allocation.
+void setSmallestBlock(size_t size) noexcept;
+
 // The size of the segment that is reserved for a block of a rounded size.
 size_t segmentSize(size_t size);
 

@@ -32,7 +32,7 @@ class BlockTable {
  private:
   using Entry = std::atomic<Block*>;
 
-  // The minimum size of a block: see kRounding in BlockCache.cpp.
+  // The minimum size of a block: see rounding in BlockCache.cpp.
   static constexpr int kGranularityBits = 7;
   static constexpr int kLeafBits = 30;
   static constexpr int kAddressBits = 48;

@@ -9,12 +9,12 @@
 #include "csrc/core/CaptureMode.h"
 #include "csrc/core/DeviceName.h"
 #include "csrc/memory/Allocator.h"
+#include "csrc/memory/OutOfMemory.h"
 #include "torch_openreg/core/Observer.h"
 
 namespace c10::openreg {
 namespace {
 
-using CachingAllocator::format_size;
 using CachingDeviceAllocator::RecordContext;
 
 // One exabyte, the largest size that CUDA's allocator accepts.
@@ -278,63 +278,24 @@ void DeviceCachingAllocator::fillFree() {
 }
 
 void DeviceCachingAllocator::throwOutOfMemory(const BlockRequest& request) {
-  size_t free_size = 0;
-  size_t total_size = 0;
-  OPENREG_CHECK(orMemGetInfo(&free_size, &total_size, device_));
-  size_t allocated = 0;
-  size_t reserved = 0;
-  size_t reserved_privately = 0;
-  size_t allowed = 0;
+  OutOfMemory failed{};
+  failed.device = device_;
+  failed.requested = request.size;
+  failed.segment = segmentSize(request.rounded);
+  OPENREG_CHECK(orMemGetInfo(&failed.free, &failed.total, device_));
   {
     const Lock lock(mutex_);
-    cache_.recordOutOfMemory(request, free_size);
-    allocated = cache_.statistics().allocatedBytes();
-    reserved = cache_.statistics().reservedBytes();
-    reserved_privately = cache_.statistics().privatelyReservedBytes();
-    allowed = cache_.limit();
+    cache_.recordOutOfMemory(request, failed.free);
+    failed.allocated = cache_.statistics().allocatedBytes();
+    failed.reserved = cache_.statistics().reservedBytes();
+    failed.reserved_privately = cache_.statistics().privatelyReservedBytes();
+    failed.allowed = cache_.limit();
   }
-  c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(request.size), allocated, reserved,
-                                   Device(kDeviceType, device_));
-  observeShortage(&Observer::memoryExhaustion, device_, request.size, std::min(allowed, total_size),
-                  free_size);
-  const std::string module = moduleName();
-  const std::string advice = c10::str(
-      "The capacity is the setting OPENREG_DEVICE_MEMORY. If much is reserved but "
-      "unallocated, it may be fragmented: see ",
-      module, ".memory_summary(), and max_split_size_mb in PYTORCH_ALLOC_CONF.");
-  const std::string unallocated = format_size(reserved - allocated);
-  if (servesCuda()) {
-    // As CUDA's allocator words it, which names the segment that it failed to reserve; the advice
-    // is ours.
-    TORCH_CHECK_WITH(
-        OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
-        format_size(segmentSize(request.rounded)), ". GPU ", static_cast<int>(device_),
-        " has a total capacity of ", format_size(total_size), " of which ", format_size(free_size),
-        " is free. Including non-PyTorch memory, this process has ",
-        format_size(total_size - free_size), " memory in use. ",
-        allowed < total_size ? format_size(allowed) + " allowed; " : "", "Of the allocated memory ",
-        format_size(allocated), " is allocated by PyTorch, ",
-        reserved_privately == 0 ? ""
-                                : "with " + format_size(reserved_privately) +
-                                      " allocated in private pools (e.g., CUDA Graphs), ",
-        "and ", unallocated, " is reserved by PyTorch but unallocated.\n", advice);
-  }
-  std::string limits;
-  if (allowed < total_size) {
-    limits = c10::str(" This process may reserve ", format_size(allowed), " (", module,
-                      ".set_per_process_memory_fraction).");
-  }
-  std::string pools;
-  if (reserved_privately > 0) {
-    pools = c10::str(" Private pools of graphs and of MemPool hold ",
-                     format_size(reserved_privately), ".");
-  }
-  TORCH_CHECK_WITH(OutOfMemoryError, false, kDeviceName, " out of memory. Tried to allocate ",
-                   format_size(request.size), ". Device ", static_cast<int>(device_),
-                   " has a total capacity of ", format_size(total_size), " of which ",
-                   format_size(free_size), " is free.", limits, " Of the memory in use, ",
-                   format_size(allocated), " is allocated by PyTorch, and ", unallocated,
-                   " is reserved by PyTorch but unallocated.", pools, " ", advice);
+  c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(request.size), failed.allocated,
+                                   failed.reserved, Device(kDeviceType, device_));
+  observeShortage(&Observer::memoryExhaustion, device_, request.size,
+                  std::min(failed.allowed, failed.total), failed.free);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, describe(failed));
 }
 
 }  // namespace c10::openreg

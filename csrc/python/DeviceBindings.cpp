@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "csrc/core/CudaErrors.h"
+#include "csrc/core/DeviceForm.h"
 #include "csrc/core/DeviceName.h"
 #include "csrc/core/ExitStatus.h"
 #include "csrc/core/Interrupt.h"
@@ -198,8 +198,7 @@ bool areSettingsRead() {
 // With the texts that errors have in this process.
 std::vector<std::tuple<std::string, int, std::string>> errorTable() {
   return {
-#define OPENREG_ERROR_ROW(name, number, text) \
-  {#name, number, servesCuda() ? cudaErrorText(name) : text},
+#define OPENREG_ERROR_ROW(name, number, text) {#name, number, deviceForm().errorText(name)},
       OPENREG_ERRORS(OPENREG_ERROR_ROW)
 #undef OPENREG_ERROR_ROW
   };
@@ -237,6 +236,7 @@ void bindDevice(py::module_& m) {
   m.def("_init", &initializeFromPython);
   m.def("_serves_cuda", &servesCuda);
   m.def("_device_name", &deviceName);
+  m.def("_announce_type_name", &announceTypeName);
   m.def("_has_cuda_hooks", &at::hasCUDA);
   m.def("_is_device_active",
         [](int64_t device) { return isDeviceActive(resolveDeviceIndex(device)); });

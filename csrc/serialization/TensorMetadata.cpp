@@ -47,9 +47,9 @@ void loadMetadata(const Tensor& tensor, Flags& flags) {
 }
 
 struct MetadataRegistration {
-  // torch keeps metadata only for a list of device types, which does not include CUDA.
+  // torch keeps metadata only for a list of device types.
   MetadataRegistration() {
-    if (!c10::openreg::servesCuda()) {
+    if (torch::jit::GetBackendMetaAllowlist().contains(c10::openreg::kDeviceType)) {
       torch::jit::TensorBackendMetaRegistry(c10::openreg::kDeviceType, &saveMetadata,
                                             &loadMetadata);
     }

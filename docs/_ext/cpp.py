@@ -14,7 +14,7 @@ from sources import ROOT, RUNTIME_HEADERS, SourceError, read
 # The parts of csrc whose classes implement interfaces of torch that the tables are about.
 _INTERFACE_PARTS = (
     *("core", "memory", "random", "hooks"),
-    *("extras/graph", "extras/ipc", "extras/profiler"),
+    *("extras/cuda/CudaHooks.h", "extras/graph", "extras/ipc", "extras/profiler"),
 )
 _CLASS = re.compile(r"^ *(?:template <.*> )?(?:class|struct) (?:[A-Z_]+ )?(\w+)[^;{}()]*\{", re.M)
 _OVERRIDE = re.compile(r"(?<![~\w])(\w+)\([^;{}]*?\)[^;{}()]*\boverride\b")
@@ -28,7 +28,8 @@ def without_comments(text: str) -> str:
 def _files(*parts: str) -> Iterable[Path]:
     for root in (ROOT / "csrc", ROOT / "include" / "torch_openreg"):
         for part in parts:
-            yield from sorted((root / part).glob("*.[hc]*"))
+            path = root / part
+            yield from [path] if path.is_file() else sorted(path.glob("*.[hc]*"))
 
 
 def overrides() -> list[str]:

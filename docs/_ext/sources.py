@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RUNTIME_HEADERS = ROOT / "third_party" / "openreg_runtime" / "include" / "openreg"
 SETTING_HEADER = RUNTIME_HEADERS / "setting.h"
 ERROR_HEADER = RUNTIME_HEADERS / "error.h"
+# Where errors of the runtime, and exceptions of kernels, become exceptions.
+ERROR_SOURCE = ROOT / "csrc" / "core" / "DeviceForm.cpp"
 EXCEPTION_SOURCE = ROOT / "csrc" / "core" / "Exception.cpp"
 
 # A line that begins or ends a marked region.
@@ -127,11 +129,11 @@ class ErrorCode:
 
 
 def error_codes() -> list[ErrorCode]:
-    """Returns the table of openreg/error.h, with the exceptions of csrc/core/Exception.cpp."""
-    thrown = dict(_thrown_by(r"or\w+"))
-    default = re.search(r"default:\s*throw (c10::\w+)", read(EXCEPTION_SOURCE))
+    """Returns the table of openreg/error.h, with the exceptions of csrc/core/DeviceForm.cpp."""
+    thrown = dict(_thrown_by(r"or\w+", ERROR_SOURCE))
+    default = re.search(r"default:\s*throw (c10::\w+)", read(ERROR_SOURCE))
     if default is None or not thrown:
-        raise SourceError("csrc/core/Exception.cpp: expected a switch over errors that throws")
+        raise SourceError("csrc/core/DeviceForm.cpp: expected a switch over errors that throws")
     codes = []
     for name, number, text in macro_rows(ERROR_HEADER, "OPENREG_ERRORS", 3):
         exception = _PYTHON_EXCEPTIONS[thrown.get(name, default[1])]
@@ -143,14 +145,15 @@ def error_codes() -> list[ErrorCode]:
 
 def kernel_exceptions() -> list[tuple[str, str]]:
     """Returns the types that a kernel may throw, and the resulting exceptions in Python."""
-    thrown = [(cpp, _PYTHON_EXCEPTIONS[cpp]) for _, cpp in _thrown_by(r"KernelExceptionTag::\w+")]
+    found = _thrown_by(r"KernelExceptionTag::\w+", EXCEPTION_SOURCE)
+    thrown = [(cpp, _PYTHON_EXCEPTIONS[cpp]) for _, cpp in found]
     if not thrown:
         raise SourceError("csrc/core/Exception.cpp: expected a switch over KernelExceptionTag")
     return [*thrown, ("anything else", _PYTHON_EXCEPTIONS["c10::AcceleratorError"])]
 
 
-def _thrown_by(label: str) -> list[tuple[str, str]]:
-    return re.findall(rf"case ({label}):\s*throw (c10::\w+)", read(EXCEPTION_SOURCE))
+def _thrown_by(label: str, source: Path) -> list[tuple[str, str]]:
+    return re.findall(rf"case ({label}):\s*throw (c10::\w+)", read(source))
 
 
 # --- Marked regions

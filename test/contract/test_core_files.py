@@ -105,6 +105,11 @@ class TestPage(OpenRegTestCase):
         self.assertIn("torch_openreg/extras/__init__.py", files)
         self.assertEqual([file for file in files if "/extras/graph" in file], [])
 
+    def test_list_has_no_source_that_is_about_cuda(self):
+        found = [Path(file) for file in core_files() if "cuda" in Path(file).stem.lower()]
+        # By this name programs start the extra, or are told that it is missing.
+        self.assertEqual(found, [Path("torch_openreg/cuda.py")])
+
 
 if __name__ == "__main__":
     run_tests()

@@ -33,7 +33,6 @@ OTHER_MEANINGS = {
 
 # The same for literals of C++ that are this word alone.
 OTHER_MEANINGS_IN_CPP = {
-    "csrc/core/CudaSettings.cpp": "a value of OPENREG_DEVICE_TYPE",
     "csrc/core/DeviceName.h": "the one place",
     "csrc/core/Functions.cpp": "a value of OPENREG_DEVICE_TYPE",
 }
@@ -150,6 +149,11 @@ class TestRenamedDevice(OpenRegTestCase):
             assert text.startswith("npu sanitizer: race"), text
             assert "torch.npu.current_stream()" in text, text
             torch.npu.sanitizer.clear()
+            graph = torch.npu.Graph()
+            with torch.npu.graph(graph):
+                y = x * 2
+            graph.replay()
+            assert torch.equal(y, x * 2)
             import torch.distributed as dist
             assert dist.Backend.default_device_backend_map["npu"] == "occl"
             """

@@ -19,8 +19,11 @@ _LITERAL = re.compile(
 # Where they may stand, with the reason.
 ALLOWED = {
     "include/torch_openreg/core/DeviceKeys.h": "the one place that chooses",
+    "csrc/core/DeviceForm.h": "the backend's own device type",
+    "csrc/core/DeviceKeys.cpp": "which of the two it is",
     "csrc/hooks/Hooks.h": "torch has an interface for each device type",
     "csrc/hooks/Hooks.cpp": "torch has an interface for each device type",
+    "csrc/extras/cuda/CudaForm.h": "the extra's device type",
     "csrc/extras/autocast/Autocast.cpp": "torch has AutocastCUDA's kernels in every build",
     "csrc/extras/profiler/KinetoProfiler.cpp": "Kineto knows plug-ins by this name",
     "csrc/extras/profiler/ProfilerStubs.cpp": "torch has a function that registers each device",
@@ -28,6 +31,26 @@ ALLOWED = {
     "csrc/extras/profiler/TraceSession.cpp": "a profiler state of each device type",
     "csrc/extras/profiler/TraceBuilder.h": "Kineto's names of the activities of either device type",
     "include/torch_openreg/inductor/model.h": "torch's runtime knows the devices of programs",
+}
+
+# Files of the core whose behavior differs with the device type cuda, with the reason; what differs
+# elsewhere is installed by the extra. A GPU refuses calls that the CPU computes, and the place that
+# refuses is that of the operator.
+ASKING = {
+    "include/torch_openreg/core/DeviceKeys.h": "keys of the device type",
+    "csrc/core/DeviceKeys.cpp": "the function",
+    "csrc/python/DeviceBindings.cpp": "the binding",
+    "csrc/aten/attention/Attention.cpp": "refusals and warnings of CUDA's attention",
+    "csrc/aten/attention/AttentionChoice.cpp": "CUDA chooses by rules of its own",
+    "csrc/aten/dtypes/HalfTransforms.cpp": "refusals of cuFFT",
+    "csrc/aten/fallback/FallbackOperator.cpp": "refusals, once per operator",
+    "csrc/aten/fallback/HostCall.cpp": "a GPU's kernel finds errors of data later",
+    "csrc/aten/ops/ForeachOperators.cpp": "refusals of CUDA's kernels of lists",
+    "csrc/aten/ops/SparseOperators.cpp": "refusals of cuSPARSE",
+    "csrc/aten/parity/GroupNorm.cpp": "layouts of gradients, which are the CPU's or CUDA's",
+    "csrc/aten/parity/RecurrentNetworks.cpp": "refusals of cuDNN",
+    "csrc/aten/refusals/RefusingKernel.h": "refusals, when an operator is registered",
+    "csrc/aten/structured/StructuredOp.cpp": "refusals of CUDA's addcmul",
 }
 
 
@@ -76,6 +99,14 @@ class TestDeviceType(TestCase):
 
     def test_the_list_has_no_entry_that_nobody_needs(self):
         self.assertEqual(set(ALLOWED) - set(self.users()), set())
+
+    def test_core_asks_for_the_device_type_where_a_gpu_computes_otherwise(self):
+        asking = {
+            relative(path)
+            for path in backend_files()
+            if "extras" not in relative(path).split("/") and "servesCuda" in code_of(path)
+        }
+        self.assertEqual(asking, set(ASKING))
 
     def test_operators_are_registered_by_the_macro(self):
         shards = sorted((ROOT / "build").rglob("*tructured*.cpp"))

@@ -99,6 +99,7 @@ for use in (
         "occl", rank=0, world_size=1, store=torch.distributed.HashStore()
     ),
     lambda: __import__("torch_openreg.distributed"),
+    lambda: __import__("torch_openreg.cuda"),
     lambda: torch.compile(lambda x: x + 1)(torch.ones(2, device="openreg")),
 ):
     try:
@@ -215,7 +216,7 @@ class TestAbsence(TestCase):
 
     def test_package_without_folders_of_extras_is_the_core(self):
         result = self.run_without_extras(USES, OPENREG_SANITIZER="1")
-        expected = ["True"] * 5 + ["[2.0, 2.0]"]
+        expected = ["True"] * 6 + ["[2.0, 2.0]"]
         self.assertEqual(result.stdout.splitlines(), expected, result.stderr)
         self.assertIn("OPENREG_SANITIZER: needs the extra 'sanitizer'", result.stderr)
 

@@ -87,8 +87,12 @@ _CORE = {
 }
 _EXTRAS = {
     "extras/autocast": set(),
-    # Replaces the kernels of a build of torch with CUDA, and gives Python the choice of attention.
-    "extras/cuda": {"core", "aten/attention", "aten/fallback"},
+    # Has the library serve the device type CUDA, and replaces the kernels of a build of torch with
+    # CUDA. Gives Python the choice of attention.
+    "extras/cuda": {
+        *("core", "memory", "random", "hooks"),
+        *("aten/cpu", "aten/attention", "aten/fallback"),
+    },
     "extras/custom": {"core", "aten/launch"},
     # Calls operators on kernel addresses, and none of the backend's operators.
     "extras/distributed": {"core", "aten/cpu", "aten/launch"},
@@ -139,7 +143,10 @@ OTHER_NAMESPACE = {
 }
 
 # Folders that wrap the runtime for the others.
-WRAPPING_FOLDERS = {"core", "memory", "random", "hooks", "extras/graph", "extras/ipc"}
+WRAPPING_FOLDERS = {
+    *("core", "memory", "random", "hooks"),
+    *("extras/cuda", "extras/graph", "extras/ipc"),
+}
 
 # The calls of the runtime from anywhere else: file, function, reason.
 ALLOWED_CALLS = {
@@ -485,7 +492,7 @@ class TestCallsOfTheRuntime(TestCase):
 
 # Modules of the core that import an extra: programs import it by their names.
 NAMES_OF_EXTRAS = {
-    "torch_openreg/cuda.py": {"cuda", "dry_run", "sanitizer"},
+    "torch_openreg/cuda.py": {"cuda"},
     "torch_openreg/distributed.py": {"distributed"},
 }
 # Extras that others need, see torch_openreg/extras/cuda/__init__.py, or use if they are there, as

@@ -77,7 +77,7 @@ ELSEWHERE = {
     "docs/versions.md": ("torch_openreg/lib/torch2.13/",),
     "test/contract/test_facts.py": ("a.cpp",),
     "test/contract/test_layering.py": ("a.h", "b.h"),
-    "torch_openreg/cuda.py": ("script.py",),
+    "torch_openreg/extras/cuda/program.py": ("script.py",),
     # Modules of torch.
     "test/extras/inductor/test_registration.py": ("torch._inductor.codegen.cpp",),
 }

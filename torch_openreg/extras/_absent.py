@@ -26,6 +26,11 @@ NAMES: dict[str, tuple[str, ...]] = {
 
 # The first words of settings, by the extra that reads them.
 _SETTINGS = {
+    "OPENREG_CUDA_CAPABILITY": "cuda",
+    "OPENREG_CUDA_NOTICE": "cuda",
+    "OPENREG_CUDA_OVER_GPU": "cuda",
+    "OPENREG_CUDA_STICKY_ERRORS": "cuda",
+    "OPENREG_CUDA_VERSION": "cuda",
     "OPENREG_DRY_RUN": "dry_run",
     "OPENREG_INDUCTOR": "triton",
     "OPENREG_SANITIZER": "sanitizer",

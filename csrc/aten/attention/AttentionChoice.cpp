@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "csrc/aten/layouts/Components.h"
-#include "csrc/core/CudaSettings.h"
+#include "csrc/core/DeviceForm.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/TorchRelease.h"
@@ -30,7 +30,7 @@ using Capability = std::tuple<int, int>;
 
 const Capability& capability() {
   static const Capability capability = [] {
-    const std::string_view text = c10::openreg::cudaCapabilitySetting().text();
+    const std::string_view text = c10::openreg::deviceForm().capability();
     const char* end = text.data() + text.size();
     int major = 0;
     int minor = 0;

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/aten/cpu/CudaTexts.h"
 #include "csrc/aten/cpu/DummyLimit.h"
+#include "csrc/aten/cpu/ErrorWords.h"
 #include "csrc/aten/cpu/KernelWarnings.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
 
@@ -173,7 +173,7 @@ void trialRun(ArrayRef<const Tensor*> operands, size_t output_count, DummyForm f
 void CheckedDtypes::runOnDummies(ScalarType dtype, c10::function_ref<void()> run) {
   const CpuKernelScope scope;
   const WarningRecorder dropped(WarningRecorder::Mode::Record);
-  inWordsOfCuda(run);
+  inOwnWords(run);
   known_.fetch_or(uint64_t(1) << static_cast<int>(dtype), std::memory_order_relaxed);
 }
 
@@ -208,7 +208,7 @@ void runUntilOneSucceeds(ArrayRef<Run> runs, ArrayRef<const Tensor*> operands, s
     } catch (const c10::Error&) {
     }
   }
-  inWordsOfCuda(
+  inOwnWords(
       [&] { trialRun(operands, output_count, runs.back().form, runs.back().value, kernel); });
 }
 

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "csrc/aten/cpu/CudaTexts.h"
+#include "csrc/aten/cpu/ErrorWords.h"
 #include "csrc/aten/cpu/KernelWarnings.h"
 #include "csrc/aten/cpu/SubByteIntegers.h"
 #include "csrc/aten/cpu/TrialRun.h"
@@ -205,7 +205,7 @@ void HostCall::callCpuKernel() {
         (isOfSizeInData(error) || acceptsDummies())) {
       failOnStream(std::current_exception());
     }
-    rethrowAsCuda(error);
+    rethrowInOwnWords(error);
   }
 }
 

@@ -6,7 +6,7 @@ namespace at::openreg {
 
 void waitForCurrentStream(c10::Device device, const char* operation) {
   const auto stream = c10::openreg::getCurrentOpenRegStream(device.index());
-  c10::openreg::noteSynchronization(operation);
+  c10::openreg::reportSynchronization(operation);
   stream.synchronize(operation);
   c10::openreg::observe(&c10::openreg::Observer::streamSynchronization, stream);
 }

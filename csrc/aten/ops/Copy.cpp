@@ -129,7 +129,7 @@ Tensor onThisThread(const Tensor& tensor) {
 void copyAndWait(const OpenRegStream& stream, const WorkDescription& description,
                  const Tensor& destination, const Tensor& source, bool is_promised,
                  Verdict verdict) {
-  c10::openreg::noteSynchronization("aten::copy_");
+  c10::openreg::reportSynchronization("aten::copy_");
   stream.synchronize("aten::copy_");
   if (is_promised) {
     observe(&Observer::streamSynchronization, stream);

@@ -17,7 +17,7 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
-#include "csrc/aten/cpu/CudaTexts.h"
+#include "csrc/aten/cpu/ErrorWords.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/KernelArguments.h"
@@ -141,7 +141,7 @@ namespace {
 // Has a kernel, because the fallback would wait for each new end.
 Tensor& arange(const Scalar& start, const Scalar& end, const Scalar& step, Tensor& out) {
   int64_t size = 0;
-  inWordsOfCuda([&] {
+  inOwnWords([&] {
     AT_DISPATCH_ALL_TYPES_AND2(kHalf, kBFloat16, out.scalar_type(), "arange_cpu", [&] {
       // The kernel computes in this type, so the numbers have to fit it.
       using Wide = at::acc_type<scalar_t, /*is_cuda=*/false>;

@@ -19,7 +19,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "csrc/aten/cpu/CudaTexts.h"
+#include "csrc/aten/cpu/ErrorWords.h"
 #include "csrc/aten/cpu/KernelWarnings.h"
 #include "csrc/aten/cpu/TrialRun.h"
 #include "torch_openreg/aten/KernelArguments.h"
@@ -49,7 +49,7 @@ struct RandomFill<Name, Kernel> {
     Tensor one = dummy(self.scalar_type(), {std::min<int64_t>(self.numel(), 1)});
     {
       const WarningRecorder recorder(WarningRecorder::Mode::Forward);
-      inWordsOfCuda([&] { Kernel(one, withoutDevice<std::decay_t<Args>>(args)...); });
+      inOwnWords([&] { Kernel(one, withoutDevice<std::decay_t<Args>>(args)...); });
     }
     return InPlace<Name, Kernel>::call(self, args...);
   }
@@ -74,7 +74,7 @@ Tensor& randomPermutation(int64_t n, OptionalGenerator generator, Tensor& out) {
   Tensor on_cpu = dummy(out.scalar_type(), {0});
   at::native::check_supported_max_int_with_precision(n, on_cpu);
   // Throws if the dtype is not supported.
-  inWordsOfCuda([&] { at::cpu::randperm_outf(1, scratchGenerator(), on_cpu); });
+  inOwnWords([&] { at::cpu::randperm_outf(1, scratchGenerator(), on_cpu); });
   out.resize_({n});
   if (n == 0) {
     return out;  // needs no generator, so that of another device type is allowed

@@ -37,7 +37,7 @@ Verdict readOnHost(const char* operation, const OpenRegStream& stream,
           operands.push_back({tensor->unsafeGetTensorImpl(), /*is_written=*/false});
         }
       });
-  c10::openreg::noteSynchronization(operation);
+  c10::openreg::reportSynchronization(operation);
   stream.synchronize(operation);
   observe(&Observer::streamSynchronization, stream);
   return verdict;

@@ -18,7 +18,7 @@
 #include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/launch/DeviceCheck.h"
-#include "csrc/core/CudaSettings.h"
+#include "csrc/core/DeviceForm.h"
 
 namespace at::openreg {
 namespace {
@@ -266,7 +266,7 @@ void checkDtype(const facts::Refusal& refusal, const c10::OperatorHandle& op, Ar
 }
 
 int cudaCapability() {
-  const std::string text(c10::openreg::cudaCapabilitySetting().text());
+  const std::string text(c10::openreg::deviceForm().capability());
   const size_t point = text.find('.');
   return std::stoi(text.substr(0, point)) * 10 + std::stoi(text.substr(point + 1));
 }

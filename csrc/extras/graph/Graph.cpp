@@ -4,10 +4,14 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/ScopeExit.h>
 
+#include <algorithm>
+#include <cctype>
+#include <string>
 #include <tuple>
 #include <utility>
 
 #include "csrc/core/BlockingRegion.h"
+#include "csrc/core/DeviceName.h"
 #include "csrc/memory/Allocator.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
@@ -36,10 +40,20 @@ orStreamCaptureMode modeOf(at::GraphCaptureMode mode) {
                     static_cast<int>(mode));
 }
 
-// The name is the result of c10::DeviceTypeName(), for PrivateUse1 after Python has renamed it.
-const at::RegistererGraphImplRegistry registration(
-    c10::openreg::servesCuda() ? "CUDA" : "OPENREG", at::GraphImplRegistry(),
-    at::RegistererGraphImplRegistry::DefaultCreator<OpenRegGraph>);
+// torch has the names in capitals.
+void registerGraphs(const std::string& type_name) {
+  std::string name = type_name;
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char letter) { return std::toupper(letter); });
+  const at::RegistererGraphImplRegistry registered(
+      name, at::GraphImplRegistry(), at::RegistererGraphImplRegistry::DefaultCreator<OpenRegGraph>);
+}
+
+[[maybe_unused]] const bool are_registered = [] {
+  c10::openreg::servesCuda() ? registerGraphs("cuda")
+                             : c10::openreg::registerByTypeName(&registerGraphs);
+  return true;
+}();
 
 }  // namespace
 

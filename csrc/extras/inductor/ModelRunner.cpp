@@ -54,7 +54,12 @@ std::unique_ptr<AOTIModelContainerRunner> createRunner(const std::string& librar
   return std::make_unique<ModelRunner>(library, model_count, device, folder, is_single_threaded);
 }
 
-const torch::inductor::RegisterAOTIModelRunner registered(c10::openreg::kTypeName, &createRunner);
+[[maybe_unused]] const bool is_registered = [] {
+  c10::openreg::registerByTypeName([](const std::string& type_name) {
+    const torch::inductor::RegisterAOTIModelRunner registered(type_name, &createRunner);
+  });
+  return true;
+}();
 
 }  // namespace
 }  // namespace at::openreg

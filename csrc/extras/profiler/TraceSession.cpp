@@ -10,7 +10,7 @@
 #include <tuple>
 #include <utility>
 
-#include "csrc/core/CudaSettings.h"
+#include "csrc/core/DeviceForm.h"
 #include "csrc/core/DeviceName.h"
 #include "csrc/extras/profiler/Collection.h"
 #include "torch_openreg/core/Exception.h"
@@ -214,7 +214,7 @@ std::string TraceSession::getDeviceProperties() {
     }
     // For CUDA programs, the capability differs from that of the runtime's interface.
     const std::string capability = c10::openreg::servesCuda()
-                                       ? std::string(c10::openreg::cudaCapabilitySetting().text())
+                                       ? std::string(c10::openreg::deviceForm().capability())
                                        : c10::str(properties.major, ".", properties.minor);
     const size_t point = capability.find('.');
     objects += c10::str(

@@ -4,9 +4,10 @@
 // One library serves either of two device types. PrivateUse1 is torch's device type for backends
 // outside of its tree, which Python renames to "openreg". With OPENREG_DEVICE_TYPE=cuda the library
 // serves CUDA, on a machine without a GPU: programs written for CUDA run unchanged. The
-// choice is made from the environment when the library is loaded, and holds for the process. It is
-// read separately from the other settings, which are read at the first call that needs one; the
-// settings table has a row for it, so that invalid values raise the usual error.
+// choice is made from the environment when the library is loaded, and holds for the process
+// (csrc/extras/cuda/Installation.cpp, by csrc/core/DeviceForm.h). It is read separately from the
+// other settings, which are read at the first call that needs one; the settings table has a row
+// for it, so that invalid values raise the usual error.
 //
 // All code that names a device type, a backend component or a dispatch key of one uses this header;
 // a test checks that there are no literals elsewhere. Static objects may use everything, in any
@@ -21,10 +22,11 @@
 
 namespace c10::openreg {
 
-// Whether the library serves the device type CUDA.
+// The device type that the library serves, and whether it is CUDA.
+OPENREG_EXPORT DeviceType servedDeviceType() noexcept;
 OPENREG_EXPORT bool servesCuda() noexcept;
 
-inline const DeviceType kDeviceType = servesCuda() ? DeviceType::CUDA : DeviceType::PrivateUse1;
+inline const DeviceType kDeviceType = servedDeviceType();
 
 inline BackendComponent backendComponent() {
   return servesCuda() ? BackendComponent::CUDABit : BackendComponent::PrivateUse1Bit;

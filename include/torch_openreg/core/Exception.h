@@ -11,7 +11,7 @@
 //
 // Where the library serves the device type CUDA, all errors but orErrorForked are
 // c10::AcceleratorError, with CUDA's texts; for those of kernels see Note [Errors of kernels on
-// CUDA] in csrc/core/CudaErrors.h.
+// CUDA] in csrc/extras/cuda/CudaErrors.h.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -71,7 +71,7 @@ class OPENREG_EXPORT KernelAcceleratorError : public c10::AcceleratorError {
 };
 
 // How many exceptions with code 710, device-side assert, were thrown since the last call. Always 0
-// for the device type openreg.
+// for the device type openreg, where checks of kernels are no asserts.
 OPENREG_EXPORT uint64_t takeAssertCount() noexcept;
 
 namespace detail {

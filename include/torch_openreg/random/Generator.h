@@ -30,14 +30,40 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <utility>
-#include <vector>
+#include <string>
 
 #include "torch_openreg/core/Macros.h"
 #include "torch_openreg/core/Stream.h"
 #include "torch_openreg/core/TorchRelease.h"
 
 namespace at::openreg {
+
+class GeneratorState;
+
+// What the state of a generator is to programs of another device type than the backend's own, which
+// know its bytes and an offset. Each GeneratorState has an object, which may keep what it knows of
+// the state. Any thread may call the functions.
+class OPENREG_EXPORT GeneratorFormat {
+ public:
+  GeneratorFormat() = default;
+  GeneratorFormat(const GeneratorFormat&) = delete;
+  GeneratorFormat& operator=(const GeneratorFormat&) = delete;
+  virtual ~GeneratorFormat();
+
+  virtual uint64_t offset(GeneratorState& state) = 0;
+  virtual void setOffset(GeneratorState& state, uint64_t offset) = 0;
+
+  // The state as a tensor of bytes on the CPU.
+  virtual c10::intrusive_ptr<c10::TensorImpl> read(GeneratorState& state) = 0;
+  virtual void write(GeneratorState& state, const c10::TensorImpl& bytes) = 0;
+
+  // The error of a function of torch's generator that is called during a capture.
+  virtual std::string textInCapture(c10::Device device, const char* function) const = 0;
+};
+
+// Installs it, before the static objects of the library (csrc/core/DeviceForm.h).
+using MakeGeneratorFormat = std::unique_ptr<GeneratorFormat> (*)();
+OPENREG_EXPORT void setGeneratorFormat(MakeGeneratorFormat make) noexcept;
 
 // The state from which a generator draws. Generators made by graphsafe_get_state() share one.
 class OPENREG_EXPORT GeneratorState {
@@ -47,22 +73,16 @@ class OPENREG_EXPORT GeneratorState {
   GeneratorState& operator=(const GeneratorState&) = delete;
   ~GeneratorState();
 
+  c10::Device device() const { return device_; }
+
   // The seed of the current engine.
   uint64_t seed() const;
 
   // Replaces the current engine by one that has not been used.
   void replaceEngine(Generator engine);
 
-  // See Note [Offsets].
-  // Errors: RuntimeError if the state cannot be reached from the seed.
-  uint64_t offset();
-  void setOffset(uint64_t offset);
-
-  // The two numbers of a state where the library serves CUDA: see Note [States of CUDA's size] in
-  // csrc/random/Generator.cpp.
-  // Errors: as above.
-  std::pair<uint64_t, uint64_t> seedAndOffset();
-  void setSeedAndOffset(uint64_t seed, uint64_t offset);
+  // What the state is to programs, if it is not that of the engine; else null.
+  GeneratorFormat* format() const { return format_.get(); }
 
   // The engine for the next kernel that is enqueued on the stream. It draws after all kernels
   // enqueued so far.
@@ -73,23 +93,13 @@ class OPENREG_EXPORT GeneratorState {
   Generator waitForKernels() const;
 
  private:
-  // The seed and the offset of the current engine, with the bits for a normal number that it keeps.
-  std::pair<uint64_t, uint64_t> readOffset(bool keeps_normals);
-
   const c10::Device device_;
+  const std::unique_ptr<GeneratorFormat> format_;
 
   struct Current;  // the engine, with its lock
   const std::unique_ptr<Current> current_;
 };
 
-// Note [Offsets]
-// CUDA's generators are counters; programs that recompute, such as checkpoints of activations, read
-// the counter and set it. Where the library serves CUDA, the offset of a generator is the number of
-// 32-bit numbers drawn since it was seeded. The engine does not count them: the offset is found by
-// drawing from the last known position until the state equals the current one, which costs a small
-// part of the original draws. An engine also keeps the second number of a pair of normal numbers,
-// which an offset cannot represent. So reading the offset drops it, and the next draws equal those
-// after setting the offset.
 class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
  public:
   explicit OpenRegGeneratorImpl(c10::DeviceIndex device, uint64_t seed = default_rng_seed_val);
@@ -99,7 +109,7 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
   void set_current_seed(uint64_t seed) override;
   uint64_t current_seed() const override;
   uint64_t seed() override;
-  void set_offset(uint64_t offset) override;  // throws where the library does not serve CUDA
+  void set_offset(uint64_t offset) override;  // throws unless there is a GeneratorFormat
   uint64_t get_offset() const override;       // the same
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
@@ -126,6 +136,10 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
   OpenRegGeneratorImpl* clone_impl() const override;
 
   std::shared_ptr<GeneratorState> state() const;
+
+  // The state, for a function of torch's generator. Errors: RuntimeError if the current stream
+  // captures.
+  std::shared_ptr<GeneratorState> usableState(const char* function) const;
 
   struct Shared;  // the state, with its lock
   const std::unique_ptr<Shared> shared_;

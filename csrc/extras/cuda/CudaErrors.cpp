@@ -1,4 +1,4 @@
-#include "csrc/core/CudaErrors.h"
+#include "csrc/extras/cuda/CudaErrors.h"
 
 #include <c10/util/StringUtil.h>
 #include <openreg/setting.h>
@@ -7,10 +7,10 @@
 
 #include "csrc/core/Settings.h"
 
-namespace c10::openreg {
+namespace at::openreg {
 namespace {
 
-const Setting kStickyErrors{
+const c10::openreg::Setting kStickyErrors{
     "OPENREG_CUDA_STICKY_ERRORS", "0", "0 1",
     "1: with OPENREG_DEVICE_TYPE=cuda, a device on which a kernel failed stays unusable until the "
     "process ends, as a GPU does; 0: it works again when the error has been raised."};
@@ -90,4 +90,4 @@ bool areCudaErrorsSticky() noexcept {
   }
 }
 
-}  // namespace c10::openreg
+}  // namespace at::openreg

@@ -1,5 +1,3 @@
-// Errors of the CPU's kernels in the words of CUDA's.
-//
 // Note [Texts of CUDA]
 // What the CPU's kernel refuses, CUDA's refuses as well, but some texts differ: they have the name
 // of the kernel, such as "silu_cpu", or other words. With device type cuda, a call that runs the
@@ -10,21 +8,9 @@
 
 #include <c10/util/Exception.h>
 
-#include "torch_openreg/core/Macros.h"
-
 namespace at::openreg {
 
-// Throws the error that is being handled, with device type cuda in CUDA's words.
-[[noreturn]] OPENREG_EXPORT void rethrowAsCuda(const c10::Error& error);
-
-// Calls `run`, which runs a kernel of the CPU.
-template <typename Run>
-void inWordsOfCuda(const Run& run) {
-  try {
-    run();
-  } catch (const c10::Error& error) {
-    rethrowAsCuda(error);
-  }
-}
+// Throws an error of the CPU's kernel in CUDA's words. Returns if it has none.
+void throwInWordsOfCuda(const c10::Error& error);
 
 }  // namespace at::openreg

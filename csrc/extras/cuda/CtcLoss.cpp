@@ -18,7 +18,7 @@ bool hasNoLibrary(const Tensor& /*log_probs*/, const Tensor& /*targets*/, Length
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   if (!c10::openreg::servesCuda()) {
-    return;  // not called by torch
+    return;
   }
   m.impl("_use_cudnn_ctc_loss", TORCH_FN(hasNoLibrary<IntArrayRef>));
   m.impl("_use_cudnn_ctc_loss.Tensor", TORCH_FN(hasNoLibrary<const Tensor&>));

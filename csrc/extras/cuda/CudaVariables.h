@@ -1,5 +1,4 @@
-// The settings of the device type, see Note [Device type] in torch_openreg/core/DeviceKeys.h, and
-// the variables of CUDA.
+// The settings of the device type CUDA, and the variables of CUDA.
 //
 // Note [CUDA's variables]
 // With OPENREG_DEVICE_TYPE=cuda, CUDA_VISIBLE_DEVICES and CUDA_LAUNCH_BLOCKING stand in for the
@@ -8,11 +7,11 @@
 // not block. They are never an error.
 #pragma once
 
-#include "csrc/core/Settings.h"
+#include <string_view>
 
-namespace c10::openreg {
+namespace at::openreg {
 
-OPENREG_EXPORT const Setting& deviceTypeSetting();
-OPENREG_EXPORT const Setting& cudaCapabilitySetting();
+// The compute capability that the devices have, such as "8.0".
+std::string_view cudaCapability();
 
-}  // namespace c10::openreg
+}  // namespace at::openreg

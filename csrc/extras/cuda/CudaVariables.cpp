@@ -1,20 +1,20 @@
-#include "csrc/core/CudaSettings.h"
+#include "csrc/extras/cuda/CudaVariables.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <vector>
 
+#include "csrc/core/Settings.h"
 #include "torch_openreg/core/Exception.h"
 
-namespace c10::openreg {
+namespace at::openreg {
 namespace {
 
-const Setting kDeviceTypeSetting{
-    "OPENREG_DEVICE_TYPE", "openreg", "openreg cuda none",
-    "The device type that the PyTorch backend serves. Read when its library is loaded."};
+using c10::openreg::Setting;
 
 const Setting kCapability{"OPENREG_CUDA_CAPABILITY", "8.0", "<version>",
                           "The compute capability that devices have with OPENREG_DEVICE_TYPE=cuda.",
@@ -34,7 +34,7 @@ const Setting kNotice{
     "OPENREG_CUDA_NOTICE", "1", "0 1",
     "1: with OPENREG_DEVICE_TYPE=cuda, the first use says so, in one line on stderr."};
 
-std::optional<int> parseNumber(std::string_view text) {
+std::optional<int> parseDevice(std::string_view text) {
   const size_t begin = std::min(text.find_first_not_of(' '), text.size());
   text = text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
   int number = 0;
@@ -49,7 +49,7 @@ std::string visibleDevices(std::string_view rest, int device_count) {
   std::string text;
   while (!rest.empty()) {
     const size_t comma = rest.find(',');
-    const std::optional<int> device = parseNumber(rest.substr(0, comma));
+    const std::optional<int> device = parseDevice(rest.substr(0, comma));
     if (!device || *device < 0 || *device >= device_count) {
       break;
     }
@@ -99,8 +99,6 @@ const char* findInCudasVariables(const char* variable, int device_count, const c
 
 }  // namespace
 
-const Setting& deviceTypeSetting() { return kDeviceTypeSetting; }
+std::string_view cudaCapability() { return kCapability.text(); }
 
-const Setting& cudaCapabilitySetting() { return kCapability; }
-
-}  // namespace c10::openreg
+}  // namespace at::openreg

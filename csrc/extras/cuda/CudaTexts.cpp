@@ -1,4 +1,4 @@
-#include "csrc/aten/cpu/CudaTexts.h"
+#include "csrc/extras/cuda/CudaTexts.h"
 
 #include <c10/core/ScalarType.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
@@ -12,8 +12,6 @@
 #include <string_view>
 #include <typeinfo>
 #include <utility>
-
-#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -181,10 +179,10 @@ std::string inWordsOf(const std::string& text) {
 
 }  // namespace
 
-void rethrowAsCuda(const c10::Error& error) {
+void throwInWordsOfCuda(const c10::Error& error) {
   const bool is_not_implemented = typeid(error) == typeid(c10::NotImplementedError);
-  if (!c10::openreg::servesCuda() || (!is_not_implemented && typeid(error) != typeid(c10::Error))) {
-    throw;
+  if (!is_not_implemented && typeid(error) != typeid(c10::Error)) {
+    return;
   }
   if (auto text = replaced(error.msg(), kNotImplementedErrors); text && !is_not_implemented) {
     throw c10::NotImplementedError(*std::move(text), error.backtrace());
@@ -194,7 +192,7 @@ void rethrowAsCuda(const c10::Error& error) {
   }
   std::string text = inWordsOf(error.msg());
   if (text == error.msg()) {
-    throw;
+    return;
   }
   if (is_not_implemented) {
     throw c10::NotImplementedError(std::move(text), error.backtrace());

@@ -1,5 +1,4 @@
-// CUDA's errors, where the library serves the device type CUDA: their names and texts, and which of
-// them a kernel's exception is.
+// CUDA's errors: their names and texts, and which of them a kernel's exception is.
 //
 // Note [Errors of kernels on CUDA]
 // A GPU's kernel does not throw. What it checks of its data it asserts, and CUDA reports that as
@@ -17,13 +16,11 @@
 
 #include <string>
 
-#include "torch_openreg/core/Macros.h"
-
-namespace c10::openreg {
+namespace at::openreg {
 
 // CUDA's description of an error, such as "device-side assert triggered"; that of the runtime if
 // CUDA does not have the error.
-OPENREG_EXPORT const char* cudaErrorText(orError_t error) noexcept;
+const char* cudaErrorText(orError_t error) noexcept;
 
 // The first lines of the text by which torch reports an error of CUDA: its description, where
 // CUDA explains it, and for errors of kernels that they may be late.
@@ -32,4 +29,4 @@ std::string describeCudaError(orError_t error);
 // Whether an error of a kernel makes the device unusable.
 bool areCudaErrorsSticky() noexcept;
 
-}  // namespace c10::openreg
+}  // namespace at::openreg
