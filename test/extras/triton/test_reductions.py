@@ -1,5 +1,7 @@
 """Reductions, scans, sorts, and what moves elements within tensors, against torch on the CPU."""
 
+import re
+
 import pytest
 import torch
 import triton
@@ -54,6 +56,23 @@ def of_three_dimensions(x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.
     tl.store(out_ptr + a[:, None] * C + c[None, :], tl.sum(x, 1))
     out_ptr += A * C
     tl.store(out_ptr + a[:, None] * B + b[None, :], tl.sum(x, 2))
+
+
+@triton.jit
+def of_many_dimensions(x_ptr, y_ptr, out_ptr):
+    i = tl.arange(0, 128)
+    x = tl.reshape(tl.load(x_ptr + i) * 2, [2, 2, 4, 2, 4])
+    k = tl.arange(0, 64)
+    tl.store(out_ptr + k, tl.reshape(tl.sum(x, 0), [64]))
+    tl.store(out_ptr + 64 + k, tl.reshape(tl.max(x, 1), [64]))
+    tl.store(out_ptr + 128 + k, tl.reshape(tl.sum(x, 3), [64]))
+    out_ptr += 192
+    tl.store(out_ptr + i, tl.reshape(tl.permute(x, [3, 1, 4, 0, 2]), [128]))
+    centered = x - tl.sum(x, 3, keep_dims=True) / 2
+    tl.store(out_ptr + 128 + i, tl.reshape(centered * centered, [128]))
+    y = tl.load(y_ptr + tl.reshape(i, [2, 2, 4, 2, 4]))
+    tl.store(out_ptr + 256 + k, tl.reshape(tl.sum(y, 3), [64]))
+    tl.store(out_ptr + 320 + k, tl.reshape(tl.sum(y, 0), [64]))
 
 
 @triton.jit
@@ -237,6 +256,24 @@ class TestReductions(TestCase):
         launch(of_three_dimensions, (1,), x, out, 2, 4, 32)
         self.assertEqual(out, torch.cat([x.sum(axis).flatten() for axis in range(3)]))
 
+    def test_of_many_dimensions(self):
+        x, y = values(torch.float32, 128), torch.randn(128)
+        out = torch.empty(576)
+        launch(of_many_dimensions, (1,), x, y, out)
+        x, y = 2 * x.reshape(2, 2, 4, 2, 4), y.reshape(2, 2, 4, 2, 4)
+        centered = x - x.sum(3, keepdim=True) / 2
+        expected = [
+            *(x.sum(0), x.amax(1), x.sum(3), x.permute(3, 1, 4, 0, 2), centered * centered),
+            *(y.sum(3), y.sum(0)),
+        ]
+        self.assertEqual(out, torch.cat([one.flatten() for one in expected]))
+
+    def test_loops_over_many_short_dimensions_are_one(self):
+        # The compiler takes minutes for nests of loops with two turns each.
+        x = torch.empty(1, 512, dtype=torch.bfloat16)
+        source = lowered(sorted_rows, x, torch.empty(3, 1, 512, dtype=x.dtype), 1, 512).source
+        self.assertLess(depth_of_loops(source), 3)
+
     def test_of_functions(self):
         x = values(torch.float32, 128)
         out = torch.empty(4)
@@ -258,7 +295,7 @@ class TestReductions(TestCase):
             expected = [x.cumsum(axis), product, reverse, product, torch.stack(states, axis)]
             self.assertEqual(out, torch.stack(expected))
 
-    @parametrize("dtype", (torch.int32, torch.float32, torch.float16))
+    @parametrize("dtype", (torch.int32, torch.float32, torch.float16, torch.bfloat16))
     def test_sorts(self, dtype):
         x = values(dtype, 4, 32)
         out = torch.empty(3, 4, 32, dtype=dtype)
@@ -329,6 +366,20 @@ class TestMovedElements(TestCase):
         size = int(source.rsplit(", run);", 1)[0].rsplit(",", 1)[1])
         self.assertGreater(arrays, 20)
         self.assertLess(size, 20 * 4 * 64 * 4)
+
+
+def depth_of_loops(source):
+    """The number of loops that are within one another."""
+    depth, deepest, is_loop = 0, 0, []
+    for line in source.splitlines():
+        for brace in re.findall(r"[{}]", line):
+            if brace == "{":
+                is_loop.append(line.startswith("for "))
+                depth += is_loop[-1]
+            else:
+                depth -= is_loop.pop()
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def first_index(x, value, axis):

@@ -11,14 +11,13 @@ from torch_openreg.extras.triton._ttir import Block, Module, Operation, Type, Va
 from torch_openreg.extras.triton._values import (
     Array,
     Elementwise,
-    Expression,
-    Index,
     Lines,
     Nest,
     Tensor,
     Uniform,
     UnsupportedTypeError,
     dense_strides,
+    reads_rows,
     register_type,
 )
 
@@ -218,20 +217,10 @@ class Kernel:
     def fill(self, array: Array, tensor: Tensor) -> None:
         """Stores all elements in an array, in the array's order."""
         with self.nest() as nest:
-            index = self.loops(nest, tensor.type.shape, array.order)
+            merges = not reads_rows(tensor)
+            index = nest.loops(tensor.type.shape, array.order, is_parallel=True, merges=merges)
             element = nest.element(tensor, index)
             nest.add(f"{array.place(index).text} = {element.text};")
-
-    @staticmethod
-    def loops(
-        nest: Nest, shape: Sequence[int], order: Sequence[int], is_parallel: bool = True
-    ) -> Index:
-        """Opens a loop per dimension; returns the index. The innermost may be parallel."""
-        index = [Expression("0", 0)] * len(shape)
-        wide = [dimension for dimension in order if shape[dimension] != 1]
-        for dimension in wide:
-            index[dimension] = nest.loop(shape[dimension], is_parallel and dimension == wide[-1])
-        return tuple(index)
 
     def elementwise(
         self,

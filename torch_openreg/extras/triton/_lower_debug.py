@@ -13,7 +13,7 @@ def _assert(kernel: Kernel, operation: Operation) -> None:
     location = kernel.location(operation, operation.attributes.get("message", ""))
     with kernel.nest() as nest:
         shape = condition.type.shape
-        index = kernel.loops(nest, shape, range(len(shape)), is_parallel=False)
+        index = nest.loops(shape, range(len(shape)), is_parallel=False)
         element = nest.element(condition, index).text
         nest.add(
             f"if (!is_likely({element})) {{ fail(program, OPENREG_TRITON_ASSERT, "
@@ -36,7 +36,7 @@ def _print(kernel: Kernel, operation: Operation) -> None:
         number = f"(operand {position}) " if len(operands) > 1 else ""
         with kernel.nest() as nest:
             shape = operand.type.shape
-            index = kernel.loops(nest, shape, range(len(shape)), is_parallel=False)
+            index = nest.loops(shape, range(len(shape)), is_parallel=False)
             value = nest.element(operand, index).text
             widths = [len(str(extent - 1)) for extent in shape]
             places = ", ".join(f"%{width}d" for width in widths)

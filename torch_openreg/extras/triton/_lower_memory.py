@@ -159,6 +159,8 @@ def _with(index: Index, dimension: int, one: Expression) -> Index:
 class _Loaded(Tensor):
     """Elements in memory; see Note [Rows]."""
 
+    has_rows = True
+
     def __init__(
         self, kernel: Kernel, access: _Access, other: Tensor | None, value_type: Type
     ) -> None:
@@ -497,7 +499,7 @@ def _atomic_store(kernel: Kernel, operation: Operation) -> None:
     access = _access(kernel, operation, mask, reads=False, writes=True)
     shape = access.pointer.type.shape
     with kernel.nest() as nest:
-        index = kernel.loops(nest, shape, range(len(shape)), is_parallel=False)
+        index = nest.loops(shape, range(len(shape)), is_parallel=False)
         value = nest.element(kernel.get(operation.operands[1]), index).text
         _atomic_call(nest, access, f"atomic_store<{access.format}>", index, [value])
 
@@ -525,7 +527,7 @@ def _atomic(
         target = Uniform(result.type, kernel.variable(result.type))
     shape = result.type.shape
     with kernel.nest() as nest:
-        index = kernel.loops(nest, shape, range(len(shape)), is_parallel=False)
+        index = nest.loops(shape, range(len(shape)), is_parallel=False)
         place = target.place(index).text if isinstance(target, Array) else target.text
         old = nest.name("old")
         nest.add(f"{cpp_type} {old} = {cpp_type}();")

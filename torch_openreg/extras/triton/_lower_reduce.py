@@ -11,6 +11,7 @@ from torch_openreg.extras.triton._values import (
     Nest,
     Tensor,
     Uniform,
+    reads_rows,
     register_type,
 )
 
@@ -40,13 +41,6 @@ def _elements(nest: Nest, operands: Sequence[Tensor], index: Index) -> list[str]
     return [nest.element(operand, index).text for operand in operands]
 
 
-def _loops(nest: Nest, shape: Sequence[int], dimensions: Sequence[int]) -> Index:
-    index = [ZERO] * len(shape)
-    for dimension in dimensions:
-        index[dimension] = nest.loop(shape[dimension])
-    return tuple(index)
-
-
 def _innermost(operand: Tensor) -> int:
     """Returns the dimension along which elements lie one after another."""
     wide = [dimension for dimension in operand.order if operand.type.shape[dimension] != 1]
@@ -64,7 +58,9 @@ def _reduce(kernel: Kernel, operation: Operation) -> None:
             if result.type.is_tensor
             else Uniform(result.type, kernel.variable(result.type))
         )
-    if operands[0].type.shape[axis] == 1 or _innermost(operands[0]) == axis:
+    if operands[0].type.shape[axis] == 2 and not any(map(reads_rows, operands)):
+        _reduce_pairs(kernel, operation.regions[0], operands, axis, slots)
+    elif operands[0].type.shape[axis] == 1 or _innermost(operands[0]) == axis:
         _reduce_rows(kernel, operation.regions[0], operands, axis, slots)
     else:
         _reduce_columns(kernel, operation.regions[0], operands, axis, slots)
@@ -79,6 +75,20 @@ def _slot_text(slot: Tensor, index: Index, axis: int) -> str:
     return slot.text
 
 
+def _reduce_pairs(
+    kernel: Kernel, region: Region, operands: Sequence[Tensor], axis: int, slots: Sequence[Tensor]
+) -> None:
+    """Combines one element with another one."""
+    shape = operands[0].type.shape
+    with kernel.nest() as nest:
+        others = [dimension for dimension in operands[0].order if dimension != axis]
+        index = nest.loops(shape, others, is_parallel=True, merges=True)
+        pair = [_at(index, axis, Expression(str(place), 0)) for place in range(2)]
+        values = [text for one in pair for text in _elements(nest, operands, one)]
+        results = _combine(kernel, nest, region, values)
+        _store_all(nest, [_slot_text(slot, index, axis) for slot in slots], results)
+
+
 def _reduce_rows(
     kernel: Kernel, region: Region, operands: Sequence[Tensor], axis: int, slots: Sequence[Tensor]
 ) -> None:
@@ -88,7 +98,7 @@ def _reduce_rows(
     lanes = min(_LANES, extent)
     with kernel.nest() as nest:
         others = [dimension for dimension in operands[0].order if dimension != axis]
-        index = _loops(nest, shape, [one for one in others if shape[one] != 1])
+        index = nest.loops(shape, others, is_parallel=False)
         depth = nest.depth
         sums = [nest.name("s") for _ in operands]
         for name, operand in zip(sums, operands, strict=True):
@@ -146,7 +156,7 @@ def _reduce_columns(
     inner = _innermost(operands[0])
     with kernel.nest() as nest:
         others = [one for one in operands[0].order if one not in (axis, inner)]
-        index = _loops(nest, shape, [one for one in others if shape[one] != 1])
+        index = nest.loops(shape, others, is_parallel=False)
         depth = nest.depth
         one = nest.loop(shape[inner], True)
         first = _at(_at(index, inner, one), axis, ZERO)
@@ -173,7 +183,7 @@ def _scan(kernel: Kernel, operation: Operation) -> None:
     inner = len(shape) - 1
     with kernel.nest() as nest:
         outer = [one for one in range(len(shape)) if one != axis and (one != inner)]
-        index = _loops(nest, shape, outer)
+        index = nest.loops(shape, outer, is_parallel=False)
         depth = nest.depth
 
         def place(step: Expression) -> Expression:
@@ -207,7 +217,7 @@ def _map(kernel: Kernel, operation: Operation) -> None:
     arrays = [kernel.array(result.type) for result in operation.results]
     with kernel.nest() as nest:
         last = len(shape) - 1
-        index = _loops(nest, shape, range(last))
+        index = nest.loops(shape, range(last), is_parallel=False)
         step = nest.loop(shape[last] // pack)
         packed = [
             _at(index, last, Expression(f"({step.text} * {pack} + {one})", nest.depth))
@@ -229,7 +239,7 @@ def _histogram(kernel: Kernel, operation: Operation) -> None:
     array = kernel.array(result.type)
     kernel.fill(array, Uniform(result.type, "0"))
     with kernel.nest() as nest:
-        index = kernel.loops(nest, source.type.shape, (0,), is_parallel=False)
+        index = nest.loops(source.type.shape, (0,), is_parallel=False)
         bin_index = nest.element(source, index).text
         condition = f"uint64_t({bin_index}) < {result.type.size}u"
         if masks:
@@ -248,9 +258,8 @@ def _gather(kernel: Kernel, operation: Operation) -> None:
     array = kernel.array(result.type)
     location = kernel.location(operation)
     with kernel.nest() as nest:
-        index = kernel.loops(
-            nest, result.type.shape, range(len(result.type.shape)), is_parallel=False
-        )
+        shape = result.type.shape
+        index = nest.loops(shape, range(len(shape)), is_parallel=False)
         one = nest.element(indices, index)
         nest.add(
             f"if (uint64_t({one.text}) >= {extent}u) {{ fail(program, OPENREG_TRITON_INDEX, "

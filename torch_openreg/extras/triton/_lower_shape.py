@@ -160,7 +160,7 @@ def _join(kernel: Kernel, operation: Operation) -> None:
     array = kernel.array(result.type)
     with kernel.nest() as nest:
         shape = result.type.shape[:-1]
-        index = kernel.loops(nest, shape, range(len(shape)))
+        index = nest.loops(shape, range(len(shape)), is_parallel=True)
         for position, operand in enumerate(kernel.operands(operation)):
             element = nest.element(operand, index)
             place = array.place((*index, Expression(str(position), 0)))
@@ -194,7 +194,7 @@ def _concatenate(kernel: Kernel, operation: Operation) -> None:
     for operand in kernel.operands(operation):
         shape = operand.type.shape
         with kernel.nest() as nest:
-            index = kernel.loops(nest, shape, range(len(shape)))
+            index = nest.loops(shape, range(len(shape)), is_parallel=True)
             element = nest.element(operand, index)
             first = Expression(f"({index[0].text} + {begin})", index[0].depth)
             nest.add(f"{array.place((first, *index[1:])).text} = {element.text};")

@@ -7,6 +7,7 @@ lazy tensor refers to never changes while the tensor is in use: arrays are writt
 the operation that makes them, and variables of loops change between iterations only.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ __all__ = [
     "format_of",
     "is_float",
     "is_narrow",
+    "reads_rows",
     "register_type",
     "size_of",
     "uses_of",
@@ -51,6 +53,11 @@ _NARROW = {
 }
 _SIZES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "ptr": 8}
 _SIZES |= {"f16": 2, "bf16": 2, "f32": 4, "f64": 8} | dict.fromkeys(list(_NARROW)[2:], 1)
+
+
+# From so many on, loops over dimensions, such as those of two elements of which a sort is made, are
+# one loop: as a compiler unrolls the innermost ones, nests of them take it minutes.
+_MANY_DIMENSIONS = 4
 
 
 class UnsupportedTypeError(TypeError):
@@ -95,11 +102,30 @@ def size_of(value_type: Type) -> int:
     return _SIZES[value_type.element]
 
 
+class Part(NamedTuple):
+    """Some bits of a loop's index: the index of one of the dimensions that the loop runs over."""
+
+    loop: str  # the loop's index, in C++
+    first: int
+    width: int
+    is_last: bool  # whether the index has no bits above these
+
+    @property
+    def text(self) -> str:
+        """The value, in C++."""
+        shifted = f"({self.loop} >> {self.first})" if self.first else self.loop
+        return shifted if self.is_last else f"({shifted} & {2**self.width - 1})"
+
+
 class Expression(NamedTuple):
-    """A C++ expression without side effects, and the loop in which it has to be evaluated."""
+    """A C++ expression without side effects, and the loop in which it has to be evaluated.
+
+    ``part`` is what it is of the index of a loop over several dimensions.
+    """
 
     text: str
     depth: int
+    part: Part | None = None
 
 
 Index = tuple[Expression, ...]
@@ -167,6 +193,34 @@ class Nest:
         )
         return Expression(index, self.depth)
 
+    def loops(
+        self, shape: Sequence[int], order: Sequence[int], is_parallel: bool, merges: bool = False
+    ) -> Index:
+        """Opens loops over dimensions, the last one innermost; returns the index.
+
+        Args:
+            shape: The extents of all dimensions, which are powers of two.
+            order: The dimensions to run over.
+            is_parallel: As of :meth:`loop`, for the innermost.
+            merges: Whether to open a single loop if there are many dimensions.
+        """
+        index = [ZERO] * len(shape)
+        wide = [dimension for dimension in order if shape[dimension] != 1]
+        if not merges or len(wide) < _MANY_DIMENSIONS:
+            for dimension in wide:
+                index[dimension] = self.loop(
+                    shape[dimension], is_parallel and dimension == wide[-1]
+                )
+            return tuple(index)
+        one = self.loop(math.prod(shape[dimension] for dimension in wide), is_parallel)
+        first = 0
+        for dimension in reversed(wide):
+            width = shape[dimension].bit_length() - 1
+            part = Part(one.text, first, width, dimension == wide[0])
+            index[dimension] = Expression(part.text, one.depth, part)
+            first += width
+        return tuple(index)
+
     def descending(self, extent: int) -> Expression:
         """Opens a loop whose index runs from the end to 0; returns the index."""
         index = self.name("i")
@@ -233,13 +287,34 @@ class Nest:
 
 def flat(index: Index, strides: Sequence[int]) -> Expression:
     """Returns the sum of indices times strides."""
-    terms = []
+    terms: list[tuple[str, int]] = []
+    parts: list[tuple[Part, int]] = []
     depth = 0
     for one, stride in zip(index, strides, strict=True):
         if one.text != "0" and stride != 0:
-            terms.append(one.text if stride == 1 else f"{one.text} * {stride}")
+            if one.part is None:
+                terms.append((one.text, stride))
+            else:
+                parts.append((one.part, stride))
             depth = max(depth, one.depth)
-    return Expression(" + ".join(terms) or "0", depth)
+    terms += [(part.text, stride) for part, stride in _joined(parts)]
+    texts = [text if stride == 1 else f"{text} * {stride}" for text, stride in terms]
+    return Expression(" + ".join(texts) or "0", depth)
+
+
+def _joined(parts: list[tuple[Part, int]]) -> list[tuple[Part, int]]:
+    """Joins bits of a loop's index that lie side by side, in the index and in memory."""
+    joined: list[tuple[Part, int]] = []
+    for part, stride in sorted(parts):
+        if joined:
+            before, step = joined[-1]
+            is_next = part.loop == before.loop and part.first == before.first + before.width
+            if is_next and stride == step << before.width:
+                width = before.width + part.width
+                joined[-1] = before._replace(width=width, is_last=part.is_last), step
+                continue
+        joined.append((part, stride))
+    return joined
 
 
 def dense_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -261,9 +336,11 @@ class Tensor:
         strides: For each dimension by how much an element differs from that before it, in units of
             the value, if that is the same everywhere; else None.
         order: The dimensions as they lie in memory, the last innermost.
+        has_rows: Whether a row is made ready before its elements are used.
     """
 
     type: Type
+    has_rows: bool = False
     cost: int = 0
     strides: tuple[int | None, ...] = ()
     order: tuple[int, ...] = ()
@@ -440,6 +517,11 @@ class View(Tensor):
 
     def element(self, nest: Nest, index: Index) -> Expression:
         return nest.element(self.base, self.translate(index))
+
+
+def reads_rows(tensor: Tensor) -> bool:
+    """Whether a tensor is computed from rows that are made ready; see Tensor.has_rows."""
+    return tensor.has_rows or any(map(reads_rows, tensor.sources))
 
 
 def variable_name(tensor: Tensor) -> str:
