@@ -5,6 +5,7 @@ change from run to run, the picture has fixed ones.
 """
 
 import html
+import importlib.util
 import os
 import re
 import subprocess
@@ -45,6 +46,9 @@ _COLORS = (
     (r"^ +\S+\.py:\d+ in ", _BLUE),
     (r"wait_stream|copy it to the host|OPENREG_MEMORY_PROTECTION", _YELLOW),
     (r"^  (read|written|allocated|tensor)", _DIM),
+    (r"^kernel '", _RED),
+    (r"^Traceback|^    \S", _DIM),
+    (r'^  File "', _BLUE),
 )
 # Patterns that differ from run to run, and their replacements.
 _UNSTABLE = (
@@ -52,6 +56,7 @@ _UNSTABLE = (
     (r"0x[0-9a-f]+", "0x7f4942800000"),
     (r"collecting \.\.\. ", ""),
     (r"={4,}", "===="),
+    (r"\n +[~^]+(?=\n)", ""),  # below the calls of a traceback; Python's versions differ
 )
 
 
@@ -62,7 +67,7 @@ def main() -> None:
         project = Path(work)
         (project / "train.py").write_text(_RACE)
         (project / "peek.py").write_text(_HOST_ACCESS)
-        for name, title, command, where in (
+        programs = [
             (
                 "race",
                 "A race between two streams",
@@ -81,16 +86,33 @@ def main() -> None:
                 "python -m torch_openreg.cuda peek.py",
                 project,
             ),
-        ):
+        ]
+        if _has_triton():
+            programs.append(
+                (
+                    "triton",
+                    "A kernel of Triton reads behind its argument",
+                    "python -m torch_openreg.cuda mistakes.py mask",
+                    _ROOT / "examples" / "triton_project",
+                )
+            )
+        for name, title, command, where in programs:
             output = _run(command, where)
             picture = _draw(title, [f"$ {command}", *output.splitlines()])
             (folder / f"{name}.svg").write_text(picture, encoding="utf-8")
 
 
+def _has_triton() -> bool:
+    """Whether the package is installed, and the build has its part."""
+    from torch_openreg import extras
+
+    return importlib.util.find_spec("triton") is not None and extras.has("triton")
+
+
 def _run(command: str, folder: Path) -> str:
     """Returns the output of a command, run with this interpreter."""
     words = command.split()
-    settings = {"OPENREG_CUDA_NOTICE": "0", "COLUMNS": "80"}
+    settings = {"OPENREG_CUDA_NOTICE": "0", "COLUMNS": "80", "TRITON_DEFAULT_FP_FUSION": "1"}
     while "=" in words[0]:
         name, value = words.pop(0).split("=")
         settings[name] = value
