@@ -39,6 +39,45 @@ if HAS_TRITON:
         tl.store(out_ptr + row * columns + offsets, x / tl.sum(x, axis=0), mask=mask)
 
     @triton.jit
+    def row_norm(x_ptr, w_ptr, b_ptr, out_ptr, columns, eps, BLOCK: tl.constexpr):
+        row = tl.program_id(0)
+        offsets = tl.arange(0, BLOCK)
+        mask = offsets < columns
+        x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=0.0).to(tl.float32)
+        mean = tl.sum(x, axis=0) / columns
+        centered = tl.where(mask, x - mean, 0.0)
+        scale = 1 / tl.sqrt(tl.sum(centered * centered, axis=0) / columns + eps)
+        w = tl.load(w_ptr + offsets, mask=mask)
+        b = tl.load(b_ptr + offsets, mask=mask)
+        tl.store(out_ptr + row * columns + offsets, centered * scale * w + b, mask=mask)
+
+    @triton.jit
+    def attention_kernel(
+        q_ptr, k_ptr, v_ptr, out_ptr, n, scale,
+        M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr,
+    ):  # fmt: skip
+        d = tl.arange(0, D)
+        i = tl.program_id(1) * n + tl.program_id(0) * M + tl.arange(0, M)
+        q = tl.load(q_ptr + i[:, None] * D + d[None, :])
+        highest = tl.full([M], float("-inf"), tl.float32)
+        weight = tl.zeros([M], tl.float32)
+        total = tl.zeros([M, D], tl.float32)
+        for start in range(0, n, N):
+            j = tl.program_id(1) * n + start + tl.arange(0, N)
+            k = tl.load(k_ptr + j[None, :] * D + d[:, None])
+            v = tl.load(v_ptr + j[:, None] * D + d[None, :])
+            score = tl.dot(q, k, input_precision="ieee") * scale
+            if CAUSAL:
+                score = tl.where(i[:, None] >= j[None, :], score, float("-inf"))
+            higher = tl.maximum(highest, tl.max(score, 1))
+            p = tl.exp(score - higher[:, None])
+            correction = tl.exp(highest - higher)
+            weight = weight * correction + tl.sum(p, 1)
+            total = tl.dot(p.to(v.dtype), v, total * correction[:, None], input_precision="ieee")
+            highest = higher
+        tl.store(out_ptr + i[:, None] * D + d[None, :], total / weight[:, None])
+
+    @triton.jit
     def matmul_kernel(
         a_ptr, b_ptr, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
     ):

@@ -14,7 +14,14 @@ pytestmark = pytest.mark.sample(0.5)
 if HAS_TRITON:
     import triton
     import triton.language as tl
-    from extras.triton.kernels import add, add_kernel, checked_kernel, matmul_kernel, row_softmax
+    from extras.triton.kernels import (
+        add,
+        add_kernel,
+        checked_kernel,
+        matmul_kernel,
+        row_norm,
+        row_softmax,
+    )
 
 FOLDER = str(Path(__file__).parents[2])
 
@@ -47,6 +54,15 @@ class TestKernels(TritonTestCase):
         out = torch.empty_like(on_device)
         row_softmax[(7,)](on_device, out, 100, BLOCK=128)
         self.assertEqual(out.cpu(), torch.softmax(x, -1))
+
+    @parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_layer_norm(self, dtype):
+        x, w, b = torch.randn(7, 100).to(dtype), torch.randn(100), torch.randn(100)
+        on_device = x.to(DEVICE_TYPE)
+        out = torch.empty(7, 100, device=DEVICE_TYPE)
+        parameters = (w.to(DEVICE_TYPE), b.to(DEVICE_TYPE))
+        row_norm[(7,)](on_device, *parameters, out, 100, 1e-5, BLOCK=128)
+        self.assertEqual(out.cpu(), torch.nn.functional.layer_norm(x.float(), (100,), w, b))
 
     @parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
     def test_matmul(self, dtype):

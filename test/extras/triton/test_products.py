@@ -3,6 +3,7 @@
 import torch
 import triton
 import triton.language as tl
+from extras.triton.kernels import attention_kernel
 from launcher import launch
 from torch.testing._internal.common_utils import (
     TestCase,
@@ -79,31 +80,6 @@ def squares(a_ptr, c_ptr, turns, N: tl.constexpr):
     for _ in range(turns):
         total = tl.dot(total, total, total, input_precision="ieee")
     tl.store(c_ptr + at, total)
-
-
-@triton.jit
-def attention(
-    q_ptr, k_ptr, v_ptr, out_ptr, n, scale, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr
-):
-    d = tl.arange(0, D)
-    i = tl.program_id(0) * M + tl.arange(0, M)
-    q = tl.load(q_ptr + i[:, None] * D + d[None, :])
-    highest = tl.full([M], float("-inf"), tl.float32)
-    weight = tl.zeros([M], tl.float32)
-    total = tl.zeros([M, D], tl.float32)
-    for start in range(0, n, N):
-        j = start + tl.arange(0, N)
-        k = tl.load(k_ptr + j[None, :] * D + d[:, None])
-        v = tl.load(v_ptr + j[:, None] * D + d[None, :])
-        score = tl.dot(q, k, input_precision="ieee") * scale
-        score = tl.where(i[:, None] >= j[None, :], score, float("-inf"))
-        higher = tl.maximum(highest, tl.max(score, 1))
-        p = tl.exp(score - higher[:, None])
-        correction = tl.exp(highest - higher)
-        weight = weight * correction + tl.sum(p, 1)
-        total = tl.dot(p.to(v.dtype), v, total * correction[:, None], input_precision="ieee")
-        highest = higher
-    tl.store(out_ptr + i[:, None] * D + d[None, :], total / weight[:, None])
 
 
 @triton.jit
@@ -250,15 +226,17 @@ class TestProducts(TestCase):
         self.assertEqual(c, total)
 
     @parametrize("dtype", (torch.float32, torch.float16))
-    def test_attention(self, dtype):
-        q, k, v = (numbers(dtype, 64, 32, seed=seed) for seed in range(3))
-        out = torch.empty(64, 32)
-        launch(attention, (2,), q, k, v, out, 64, 32**-0.5, M=32, N=16, D=32)
+    @parametrize("causal", (False, True))
+    def test_attention(self, dtype, causal):
+        q, k, v = (numbers(dtype, 3, 64, 32, seed=seed) for seed in range(3))
+        out = torch.empty(3, 64, 32)
+        tiles = {"M": 32, "N": 16, "D": 32, "CAUSAL": causal}
+        launch(attention_kernel, (2, 3), q, k, v, out, 64, 32**-0.5, **tiles)
         expected = torch.nn.functional.scaled_dot_product_attention(
-            q.float()[None], k.float()[None], v.float()[None], is_causal=True
+            q.float(), k.float(), v.float(), is_causal=causal
         )
         tolerance = 1e-5 if dtype == torch.float32 else 2e-3
-        self.assertEqual(out, expected[0], rtol=tolerance, atol=tolerance)
+        self.assertEqual(out, expected, rtol=tolerance, atol=tolerance)
 
     @parametrize("left", ("e2m1", "e4m3", "e5m2", "bf16"))
     @parametrize("right", ("e2m1", "e4m3"))
