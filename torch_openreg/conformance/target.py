@@ -407,12 +407,14 @@ def _no_second_device(one: Target) -> str | None:
 
 def _no_data_parallel(one: Target) -> str | None:
     """Only builds of torch with CUDA have the functions, for CUDA. A backend may add its own."""
+    model = torch.nn.utils.skip_init(torch.nn.Linear, 1, 1).to(one.device)
+    devices = list(range(min(one.device_count(), 2)))
     try:
-        torch.nn.parallel.comm.scatter(torch.zeros(1, device=one.device), [one.device.index])
+        torch.nn.DataParallel(model, device_ids=devices)(torch.zeros(2, 1, device=one.device))
     except AttributeError as error:
         return str(error)
     except RuntimeError as error:
-        # Without a GPU, torch asks for NVIDIA's driver before it looks at the tensor.
+        # Without a GPU, torch asks for NVIDIA's driver in one of the functions.
         if one.device.type == "cuda" or not re.search("CUDA|NVIDIA", str(error)):
             raise
         return str(error).splitlines()[0]
