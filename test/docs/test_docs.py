@@ -29,6 +29,7 @@ pytestmark = pytest.mark.sample(0.022)
 _ROOT = Path(__file__).resolve().parents[2]
 _DOCS = _ROOT / "docs"
 _PAGES = [_ROOT / "README.md", *sorted(_DOCS.glob("*.md"))]
+_COLUMN = 101  # characters of code
 _RUNTIME = "third_party/openreg_runtime"
 _SOURCE_SUFFIXES = {".c", ".cpp", ".h", ".py"}
 _SOURCE_FOLDERS = ("csrc", "include", "torch_openreg", "third_party", "examples")
@@ -207,6 +208,20 @@ class TestFiles(OpenRegTestCase):
             self.assertRegex(text, self.UNREADABLE)
         for text in ("[Memory](memory.md)", "[](int64_t device) {", "```{source-table} x\n```"):
             self.assertNotRegex(text, self.UNREADABLE)
+
+    def test_code_fits_its_column(self):
+        # What docs/test_site.py measures in a browser; lines of output may be longer.
+        wide = [
+            f"{page.name}: {line}"
+            for page in _PAGES[1:]
+            for language, block in re.findall(
+                r"^```(\w+)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL
+            )
+            if language != "text"
+            for line in block.splitlines()
+            if len(line) > _COLUMN
+        ]
+        self.assertEqual(wide, [])
 
     def test_links_between_pages_lead_to_headings(self):
         """MyST checks those of the site; README's lead from a code host, too."""

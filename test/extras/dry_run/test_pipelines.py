@@ -140,11 +140,12 @@ class TestMessages(OpenRegTestCase):
 class TestPipeline(OpenRegTestCase):
     def test_example(self):
         (line,) = re.findall(
-            r"<!-- command: dry-run-pipeline -->\n```sh\npython (.*)\n```",
+            r"<!-- command: dry-run-pipeline -->\n```sh\npython (.*?)\n```",
             (ROOT / "docs" / "dry_run.md").read_text(),
+            re.DOTALL,
         )
         with tempfile.TemporaryDirectory() as folder:
-            command = line.replace("examples/", f"{ROOT}/examples/").split()
+            command = line.replace("\\\n", "").replace("examples/", f"{ROOT}/examples/").split()
             report = ["--report", f"{folder}/%r.json"]
             ended = subprocess.run(
                 [sys.executable, *command[:-1], *report, command[-1]],
