@@ -3,14 +3,9 @@
 import torch
 import triton
 import triton.language as tl
+from common import TestCase, instantiate_parametrized_tests, parametrize, run_tests
 from extras.triton.kernels import attention_kernel
 from launcher import launch
-from torch.testing._internal.common_utils import (
-    TestCase,
-    instantiate_parametrized_tests,
-    parametrize,
-    run_tests,
-)
 
 
 @triton.jit
