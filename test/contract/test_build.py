@@ -132,7 +132,7 @@ class TestLocks(TestCase):
         # Mutexes of torch, which clang cannot check.
         of_torch = {
             *("csrc/aten/attention/AttentionKernels.cpp", "csrc/memory/PinnedAllocator.cpp"),
-            "csrc/random/Generator.cpp",
+            *("csrc/random/Generator.cpp", "csrc/extras/cuda/CudaGenerator.cpp"),
             *("csrc/extras/dry_run/DryRunObserver.cpp", "csrc/extras/dry_run/HostFills.cpp"),
         }
         files = [
