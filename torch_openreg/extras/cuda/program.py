@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("--timing", "OPENREG_DRY_RUN_TIMING", options.timing),
         ("--beyond", "OPENREG_DRY_RUN_BEYOND", options.beyond),
         ("--world-size", "OPENREG_DRY_RUN_WORLD_SIZE", options.world_size),
-        ("--rank", "OPENREG_DRY_RUN_RANK", options.rank if ranks is None else str(ranks[0])),
+        ("--rank", "OPENREG_DRY_RUN_RANK", options.rank),
         ("--ranks", "OPENREG_DRY_RUN_RANKS", options.ranks),
     ):
         if value is not None:
