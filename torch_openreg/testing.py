@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import torch
 
-from torch_openreg import _C
+from torch_openreg import _C, extras
 from torch_openreg._device_name import DEVICE_NAME
 from torch_openreg.openreg.events import _check_stream
 from torch_openreg.openreg.memory import empty_cache, mem_get_info
@@ -196,6 +196,7 @@ def schedule(order: str | int) -> Iterator[None]:
 
     Raises:
         ValueError: ``order`` is none of these.
+        ExtraError: The package was built without the extra ``poison``.
         torch.AcceleratorError: Another thread submits work at the begin or the end of the block.
 
     Example:
@@ -210,6 +211,7 @@ def schedule(order: str | int) -> Iterator[None]:
         raise ValueError(
             f"schedule: expected 'free', 'lazy', 'eager' or a number from 0, got {order!r}"
         )
+    extras.require("torch_openreg.testing.schedule", "poison")
     before = current_schedule()
     _C._set_schedule(text)
     _C._fill_free_memory()

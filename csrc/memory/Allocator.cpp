@@ -14,6 +14,7 @@
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/Mutex.h"
 #include "csrc/memory/AllocatorSettings.h"
+#include "csrc/memory/BlockObserver.h"
 #include "csrc/memory/BlockTable.h"
 #include "csrc/memory/DeviceCachingAllocator.h"
 #include "torch_openreg/core/Exception.h"
@@ -159,6 +160,7 @@ class OpenRegAllocator final : public DeviceAllocator {
       return *found;
     }
     checkAllocatorSettings();
+    prepareBlockObserver();
     std::call_once(cache.created, [&] {
       auto made = std::make_unique<DeviceCachingAllocator>(device);
       if (const double fraction = initialMemoryFraction(); fraction < 1) {
@@ -341,29 +343,14 @@ std::vector<MemoryHistory::TraceEntry> memoryHistory(DeviceIndex device) {
   return withBlocks(device, [](BlockCache& blocks) { return blocks.history().entries(); });
 }
 
-std::vector<Corruption> findCorruptions() {
-  const BlockingRegion region;
-  std::vector<std::pair<DeviceCachingAllocator*, uint32_t>> checks;
+void forEachBlock(const std::function<void(const Block&)>& function) {
   allocator().forEachActive([&](DeviceCachingAllocator& cache) {
-    checks.emplace_back(&cache,
-                        cache.locked([](BlockCache& blocks) { return blocks.beginCheck(); }));
+    cache.locked([&](BlockCache& blocks) { blocks.forEachBlock(function); });
   });
-  for (DeviceIndex device = 0; device < device_count(); ++device) {
-    synchronizeDevice(device);
-  }
-  std::vector<Corruption> all;
-  for (const auto& [cache, number] : checks) {
-    auto found = cache->locked(
-        [check = number](BlockCache& blocks) { return blocks.findCorruptions(check); });
-    std::move(found.begin(), found.end(), std::back_inserter(all));
-  }
-  return all;
 }
 
-void fillFreeMemory() {
-  const BlockingRegion region;
-  fillNewMemory();
-  allocator().forEachActive([](DeviceCachingAllocator& cache) { cache.fillFree(); });
+void finishPendingFrees() {
+  allocator().forEachActive([](DeviceCachingAllocator& cache) { cache.finishPendingFrees(); });
 }
 
 bool isAllocatorValid(DeviceIndex device) {

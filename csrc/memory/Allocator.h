@@ -8,8 +8,8 @@
 #include <functional>
 #include <vector>
 
+#include "csrc/memory/BlockPool.h"
 #include "csrc/memory/MemoryHistory.h"
-#include "csrc/memory/MemoryPoison.h"
 #include "torch_openreg/core/Macros.h"
 #include "torch_openreg/core/Stream.h"
 
@@ -99,13 +99,13 @@ OPENREG_EXPORT void recordMemoryHistory(const HistorySettings& settings, bool cl
 // The entries of a device.
 OPENREG_EXPORT std::vector<MemoryHistory::TraceEntry> memoryHistory(DeviceIndex device);
 
-// Checks guard zones and free memory of all devices; see Note [Poison]. Waits for the devices.
-OPENREG_EXPORT std::vector<Corruption> findCorruptions();
+// Calls a function with each block of all active devices, under the lock of the device's allocator,
+// which the function must not call.
+OPENREG_EXPORT void forEachBlock(const std::function<void(const Block&)>& function);
 
-// Fills the memory of all devices that is free, and from now on new memory, pinned memory included.
-// See Note [Contents of free memory]. Existing tensors keep their contents.
-// Order: all devices must be idle, and no other thread may submit work during the call.
-OPENREG_EXPORT void fillFreeMemory();
+// Waits until no freed block waits for another stream, but for streams that capture. The caller
+// must not hold the GIL.
+OPENREG_EXPORT void finishPendingFrees();
 
 // Whether every invariant of the device's cache holds; for tests.
 OPENREG_EXPORT bool isAllocatorValid(DeviceIndex device);

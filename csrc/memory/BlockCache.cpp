@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "csrc/core/CaptureMode.h"
+#include "csrc/memory/BlockObserver.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace c10::openreg {
@@ -134,8 +135,8 @@ Block* BlockCache::reserve(const BlockRequest& request) {
   block->pool = &poolFor(request);
   block->address = static_cast<std::byte*>(address);
   block->is_oversize_segment = size >= AcceleratorAllocatorConfig::max_split_size();
-  if (isNewMemoryFilled()) {
-    poisoned_.fill(*block);
+  if (BlockObserver* observer = blockObserver(); C10_UNLIKELY(observer != nullptr)) {
+    observer->segmentReserved(*block);
   }
   if (request.context != nullptr) {
     block->findOrCreateExtras().segment_context = request.context;
@@ -173,11 +174,8 @@ Block* BlockCache::handOut(FreeBlocks::Position place, const BlockRequest& reque
   if (request.context != nullptr) {
     block->findOrCreateExtras().allocation_context = request.context;
   }
-  if (C10_UNLIKELY(isNewMemoryFilled())) {
-    poisoned_.forget(*block);
-    if (isPoisonOn()) {
-      expectFill(block);
-    }
+  if (BlockObserver* observer = blockObserver(); C10_UNLIKELY(observer != nullptr)) {
+    observer->blockAllocated(*block);
   }
   statistics_.addAllocation(*block);
   record(TraceEntry::ALLOC, *block, request.context);
@@ -203,7 +201,6 @@ Block* BlockCache::splitIfWorthwhile(Block* block, size_t size) {
   rest->size = remaining;
   rest->pool = block->pool;
   rest->address = block->address + size;
-  rest->freed_before_check = block->freed_before_check;
   rest->is_oversize_segment = block->is_oversize_segment;
   rest->freed_at = search_count_;
   rest->previous = block;
@@ -227,38 +224,37 @@ void BlockCache::endAllocation(Block* block, const std::shared_ptr<GatheredConte
 
 bool BlockCache::takeBack(Block* block, const std::shared_ptr<GatheredContext>& context) {
   endAllocation(block, context);
-  if (block->extras != nullptr && !block->extras->used_on.empty()) {
+  if (block->hasOtherStreams()) {
     return false;
   }
   makeFree(block);
   return true;
 }
 
-void BlockCache::expectFill(Block* block) {
-  block->findOrCreateExtras().is_filled = std::make_shared<std::atomic<bool>>(false);
-}
-
-void BlockCache::quarantine(Block* block, const std::shared_ptr<GatheredContext>& context) {
+// See Note [Blocks held back]: until then, the block has one pending use.
+void BlockCache::holdBack(Block* block, const std::shared_ptr<GatheredContext>& context) {
   endAllocation(block, context);
-  block->is_in_quarantine = true;
   block->pending_uses = 1;
-  quarantine_.push_back(block);
-  quarantined_size_ += block->size;
-  shrinkQuarantine(quarantineSize());
+  makeAllFree(blockObserver()->holdBack(block));
 }
 
-void BlockCache::shrinkQuarantine(size_t size) {
-  while (quarantined_size_ > size) {
-    Block* block = quarantine_.front();
-    quarantine_.pop_front();
-    quarantined_size_ -= block->size;
-    block->is_in_quarantine = false;
+void BlockCache::takeHeldBack() {
+  if (BlockObserver* observer = blockObserver()) {
+    makeAllFree(observer->takeHeldBack(device_));
+  }
+}
+
+void BlockCache::makeAllFree(const std::vector<Block*>& blocks) {
+  for (Block* block : blocks) {
     block->pending_uses = 0;
     makeFree(block);
   }
 }
 
 void BlockCache::makeFree(Block* block) {
+  if (BlockObserver* observer = blockObserver(); C10_UNLIKELY(observer != nullptr)) {
+    observer->blockFreed(*block);
+  }
   record(TraceEntry::FREE_COMPLETED, *block, block->allocationContext());
   statistics_.removeActive(*block);
   block->requested_size = 0;
@@ -268,7 +264,6 @@ void BlockCache::makeFree(Block* block) {
   } else {
     block->extras.reset();
   }
-  block->freed_before_check = check_count_ + 1;
   FreeBlocks& free_blocks = block->pool->free_blocks;
   std::optional<FreeBlocks::Position> place = placeToJoin(block->next);
   if (const auto lower = placeToJoin(block->previous)) {
@@ -298,7 +293,6 @@ std::optional<FreeBlocks::Position> BlockCache::placeToJoin(Block* neighbor) {
 // Merges two neighbors. Deletes the upper one, so that a segment's first block is stable.
 Block* BlockCache::join(Block* lower, Block* upper) {
   lower->size += upper->size;
-  lower->freed_before_check = std::max(lower->freed_before_check, upper->freed_before_check);
   lower->next = upper->next;
   if (lower->next != nullptr) {
     lower->next->previous = lower;
@@ -306,18 +300,6 @@ Block* BlockCache::join(Block* lower, Block* upper) {
   *upper = Block();
   spare_.reset(upper);
   return lower;
-}
-
-void BlockCache::fillFree() {
-  for (const BlockPool* pool : allPools()) {
-    for (const Block* block : pool->free_blocks) {
-      if (pool->owner == nullptr) {
-        poisoned_.fill(*block);
-      } else {
-        PoisonedRanges::fillAll(*block);
-      }
-    }
-  }
 }
 
 // --- Release of segments
@@ -374,8 +356,8 @@ void BlockCache::detachSegment(Block* block, const std::shared_ptr<GatheredConte
   FreeBlocks& free_blocks = block->pool->free_blocks;
   free_blocks.erase(free_blocks.find(block));
   segments_.erase(block);
-  if (isNewMemoryFilled()) {
-    poisoned_.forget(*block);
+  if (BlockObserver* observer = blockObserver(); C10_UNLIKELY(observer != nullptr)) {
+    observer->segmentReleased(*block);
   }
   if (PrivatePool* owner = block->pool->owner) {
     --owner->segment_count;
@@ -503,28 +485,12 @@ bool BlockCache::isValid() {
          totals->allocated == statistics_.allocatedBytes();
 }
 
-std::vector<Corruption> BlockCache::findCorruptions(uint32_t check) {
-  std::vector<Corruption> found;
+void BlockCache::forEachBlock(const std::function<void(const Block&)>& function) const {
   for (const Block* first : segments_) {
     for (const Block* block = first; block != nullptr; block = block->next) {
-      std::optional<Corruption> corruption;
-      if (block->is_allocated || block->is_in_quarantine) {
-        corruption = findCorruption(*block);
-      } else if (block->isFree() && block->pool->owner == nullptr) {
-        // The owner of a private pool may write to its free blocks: a graph does so in each replay.
-        corruption = poisoned_.findCorruption(*block);
-        if (block->freed_before_check <= check) {
-          poisoned_.fill(*block);
-        }
-      }
-      if (corruption.has_value()) {
-        found.push_back(std::move(*corruption));
-      }
+      function(*block);
     }
   }
-  std::sort(found.begin(), found.end(),
-            [](const Corruption& a, const Corruption& b) { return a.address < b.address; });
-  return found;
 }
 
 }  // namespace c10::openreg

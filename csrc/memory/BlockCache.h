@@ -16,7 +16,6 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,7 +26,6 @@
 
 #include "csrc/memory/BlockPool.h"
 #include "csrc/memory/MemoryHistory.h"
-#include "csrc/memory/MemoryPoison.h"
 #include "csrc/memory/MemorySnapshot.h"
 #include "csrc/memory/MemoryStatistics.h"
 #include "torch_openreg/core/Stream.h"
@@ -76,20 +74,12 @@ class BlockCache {
   // Lets a block be reused.
   void makeFree(Block* block);
 
-  // Fills the free blocks; see Note [Contents of free memory]. The device must be idle.
-  void fillFree();
-
-  // --- Quarantine; see Note [Quarantine]
-
-  // Prepares an allocated block for the fill that precedes quarantine().
-  void expectFill(Block* block);
-
-  // Ends the allocation of a block without makeFree(). The oldest blocks of the quarantine become
+  // Ends the allocation of a block that the observer holds back. Blocks that it returns become
   // free.
-  void quarantine(Block* block, const std::shared_ptr<GatheredContext>& context);
+  void holdBack(Block* block, const std::shared_ptr<GatheredContext>& context);
 
-  // Makes all blocks of the quarantine free.
-  void endQuarantine() { shrinkQuarantine(0); }
+  // Makes all blocks free that the observer holds back.
+  void takeHeldBack();
 
   // --- Segments. The cache drops detached segments: the caller frees their memory and deletes
   // their only blocks.
@@ -151,10 +141,8 @@ class BlockCache {
   // the free blocks, the statistics add up.
   bool isValid();
 
-  // A check of guard zones and free blocks; see Note [Poison]. Between the two calls, the caller
-  // waits for all devices. The result of the first call is the argument of the second.
-  uint32_t beginCheck() { return ++check_count_; }
-  std::vector<Corruption> findCorruptions(uint32_t check);
+  // Calls a function with each block.
+  void forEachBlock(const std::function<void(const Block&)>& function) const;
 
  private:
   using TraceEntry = CachingDeviceAllocator::TraceEntry;
@@ -166,7 +154,7 @@ class BlockCache {
 
   void endAllocation(Block* block, const std::shared_ptr<GatheredContext>& context);
   Block* handOut(FreeBlocks::Position place, const BlockRequest& request);
-  void shrinkQuarantine(size_t size);
+  void makeAllFree(const std::vector<Block*>& blocks);
   Block* splitIfWorthwhile(Block* block, size_t size);
   std::optional<FreeBlocks::Position> placeToJoin(Block* neighbor);
   Block* join(Block* lower, Block* upper);
@@ -199,10 +187,6 @@ class BlockCache {
   std::unique_ptr<Block> spare_;  // of the last merge, for the next split: saves heap calls
   std::unordered_set<OpenRegStream> streams_;  // that blocks belong to; never shrinks
   uint64_t search_count_ = 0;                  // of the cache: the clock of garbage collection
-  uint32_t check_count_ = 0;                   // of beginCheck()
-  PoisonedRanges poisoned_;
-  std::deque<Block*> quarantine_;  // the oldest first
-  size_t quarantined_size_ = 0;
   double memory_fraction_ = 1.0;
   MemoryStatistics statistics_;
   MemoryHistory history_;

@@ -13,7 +13,6 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <iterator>
 #include <memory>
@@ -33,7 +32,6 @@ struct BlockExtras {
   std::unordered_set<OpenRegStream> used_on{};            // other streams that record_stream named
   std::shared_ptr<GatheredContext> allocation_context{};  // stack of the allocation, if recorded
   std::shared_ptr<GatheredContext> segment_context{};     // of the first block of a segment
-  std::shared_ptr<std::atomic<bool>> is_filled{};  // allocated, with poison: whether its fill ran
 };
 
 // There is one for each live tensor, so it is kept small.
@@ -47,17 +45,18 @@ struct Block {
   Block* next = nullptr;
   uint64_t freed_at = 0;  // the pools' search count when it became free
   std::unique_ptr<BlockExtras> extras;
-  uint32_t freed_before_check = 0;  // the number of the first check of free memory after its free
-  int pending_uses = 0;             // by other streams, which must end before it may be reused
+  int pending_uses = 0;  // by other streams, which must end before it may be reused
   DeviceIndex device = 0;
   bool is_allocated = false;
-  bool is_in_quarantine = false;        // see Note [Quarantine]; pending_uses is 1
   bool is_oversize_allocation = false;  // as counted by the statistics,
   bool is_oversize_segment = false;     // whatever the settings are later
 
   bool isSplit() const { return previous != nullptr || next != nullptr; }
   // Free for reuse: neither in use nor waiting for another stream.
   bool isFree() const { return !is_allocated && pending_uses == 0; }
+
+  // Whether record_stream named other streams.
+  bool hasOtherStreams() const { return extras != nullptr && !extras->used_on.empty(); }
 
   BlockExtras& findOrCreateExtras() {
     if (extras == nullptr) {

@@ -9,6 +9,7 @@
 #include "csrc/core/CaptureMode.h"
 #include "csrc/core/DeviceName.h"
 #include "csrc/memory/Allocator.h"
+#include "csrc/memory/BlockObserver.h"
 #include "csrc/memory/OutOfMemory.h"
 #include "torch_openreg/core/Observer.h"
 
@@ -19,6 +20,11 @@ using CachingDeviceAllocator::RecordContext;
 
 // One exabyte, the largest size that CUDA's allocator accepts.
 constexpr size_t kMaxSize = size_t{1} << 60;
+
+size_t guardSize() {
+  const BlockObserver* observer = blockObserver();
+  return C10_LIKELY(observer == nullptr) ? 0 : observer->guardSize();
+}
 
 }  // namespace
 
@@ -42,9 +48,9 @@ Block* DeviceCachingAllocator::allocate(size_t size, const OpenRegStream& stream
   }
   observe(&Observer::memoryAllocation, block->address, size, block->size, stream,
           block->pool->id());
-  if (isPoisonOn()) {
+  if (BlockObserver* observer = blockObserver(); C10_UNLIKELY(observer != nullptr)) {
     try {
-      fillOnStream(*block);
+      observer->beforeFirstUse(*block);
     } catch (const c10::Error&) {
       free(block);
       throw;
@@ -68,7 +74,7 @@ Block* DeviceCachingAllocator::retryAllocate(const BlockRequest& request) {
   std::vector<Block*> segments;
   {
     const Lock lock(mutex_);
-    cache_.endQuarantine();
+    cache_.takeHeldBack();
     segments = cache_.detachGarbage();
   }
   giveBack(segments);
@@ -115,7 +121,10 @@ void DeviceCachingAllocator::free(Block* block) noexcept {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "openreg: the stack of a free could not be recorded: %s\n", error.what());
   }
-  if (C10_UNLIKELY(isPoisonOn()) && quarantine(block, context)) {
+  if (BlockObserver* observer = blockObserver();
+      C10_UNLIKELY(observer != nullptr) && observer->shouldHoldBack(*block)) {
+    const Lock lock(mutex_);
+    cache_.holdBack(block, context);
     return;
   }
   {
@@ -127,27 +136,6 @@ void DeviceCachingAllocator::free(Block* block) noexcept {
     has_unrecorded_uses_.store(true, std::memory_order_relaxed);
   }
   recordPendingUses();
-}
-
-// Moves a block that is being freed to the quarantine. Returns false if it does not qualify.
-bool DeviceCachingAllocator::quarantine(Block* block,
-                                        const std::shared_ptr<GatheredContext>& context) noexcept {
-  if (!shouldQuarantine(*block)) {
-    return false;
-  }
-  {
-    const Lock lock(mutex_);
-    cache_.expectFill(block);
-  }
-  // Before the block can be allocated again.
-  try {
-    fillOnStream(*block);
-  } catch (const c10::Error&) {
-    return false;
-  }
-  const Lock lock(mutex_);
-  cache_.quarantine(block, context);
-  return true;
 }
 
 namespace {
@@ -264,17 +252,15 @@ void DeviceCachingAllocator::emptyCache(MempoolId_t pool) {
   std::vector<Block*> segments;
   {
     const Lock lock(mutex_);
-    cache_.endQuarantine();
+    cache_.takeHeldBack();
     segments = cache_.detachUnused(pool, context);
   }
   giveBack(segments);
 }
 
-void DeviceCachingAllocator::fillFree() {
+void DeviceCachingAllocator::finishPendingFrees() {
   const Lock turn(waiting_mutex_);
   waitForOtherStreams();
-  const Lock lock(mutex_);
-  cache_.fillFree();
 }
 
 void DeviceCachingAllocator::throwOutOfMemory(const BlockRequest& request) {

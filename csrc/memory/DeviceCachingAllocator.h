@@ -52,9 +52,9 @@ class DeviceCachingAllocator {
   // device. The caller must not hold the GIL.
   void emptyCache(MempoolId_t pool);
 
-  // Fills free memory, for which other streams have finished; see Note [Contents of free memory].
-  // The device must be idle. The caller must not hold the GIL.
-  void fillFree();
+  // Waits until no freed block waits for another stream, but for streams that capture. The caller
+  // must not hold the GIL.
+  void finishPendingFrees();
 
   // Calls a function with the blocks, under the lock: for their pools, limits, statistics, state
   // and history. It must not call the allocator.
@@ -69,8 +69,6 @@ class DeviceCachingAllocator {
   Block* tryAllocate(const BlockRequest& request) OPENREG_EXCLUDES(mutex_);
   Block* retryAllocate(const BlockRequest& request) OPENREG_EXCLUDES(waiting_mutex_, mutex_);
   Block* take(const BlockRequest& request) OPENREG_EXCLUDES(mutex_);
-  bool quarantine(Block* block, const std::shared_ptr<GatheredContext>& context) noexcept
-      OPENREG_EXCLUDES(mutex_);
   void recordPendingUses() noexcept OPENREG_EXCLUDES(mutex_);
   void waitForOtherStreams() OPENREG_REQUIRES(waiting_mutex_) OPENREG_EXCLUDES(mutex_);
   [[noreturn]] void throwOutOfMemory(const BlockRequest& request) OPENREG_EXCLUDES(mutex_);

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "csrc/core/CaptureMode.h"
-#include "csrc/memory/MemoryPoison.h"
+#include "csrc/memory/BlockObserver.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
@@ -56,9 +56,10 @@ struct PinnedAllocatorImpl final : at::CachingHostAllocatorImpl<OpenRegStream, O
     if (current_stream_is_capturing_fast_path()) {
       relaxed.emplace();
     }
+    c10::openreg::prepareBlockObserver();
     OPENREG_CHECK(orMallocHost(pointer, size));
-    if (c10::openreg::isNewMemoryFilled()) {
-      c10::openreg::fillOnHost(*pointer, size);
+    if (c10::openreg::BlockObserver* observer = c10::openreg::blockObserver()) {
+      observer->pinnedMemoryReserved(*pointer, size);
     }
   }
 

@@ -20,16 +20,10 @@
 #include "csrc/memory/PinnedAllocator.h"
 #include "csrc/memory/StorageResize.h"
 #include "csrc/python/Bindings.h"
+#include "csrc/python/MemoryFrames.h"
 #include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/Observer.h"
 #include "torch_openreg/core/TorchRelease.h"
-
-// torch exports these two functions, but the header that declares them needs a JSON library that
-// torch does not install.
-namespace torch {
-std::vector<pybind11::object> py_symbolize(std::vector<CapturedTraceback*>& to_symbolize);
-void freeDeadCapturedTracebackFrames();
-}  // namespace torch
 
 namespace torch_openreg {
 namespace {
@@ -55,45 +49,6 @@ std::shared_ptr<c10::GatheredContext> gatherWholeStack() {
   return torch::CapturedTraceback::gather(/*python=*/true, /*script=*/true, /*cpp=*/true);
 }
 
-// Converts lists of frames to dictionaries in one pass, because looking up single frames is slow.
-class Frames {
- public:
-  void put(py::dict where, const std::shared_ptr<c10::GatheredContext>& context) {
-    if (auto* traceback = dynamic_cast<torch::CapturedTraceback*>(context.get())) {
-      tracebacks_.push_back(traceback);
-      places_.push_back(std::move(where));
-    } else {
-      where["frames"] = py::list();
-    }
-  }
-
-  void symbolize() {
-    const std::vector<py::object> lists = torch::py_symbolize(tracebacks_);
-    for (size_t i = 0; i < lists.size(); ++i) {
-      places_[i]["frames"] = lists[i];
-    }
-    torch::freeDeadCapturedTracebackFrames();
-  }
-
- private:
-  std::vector<torch::CapturedTraceback*> tracebacks_;
-  std::vector<py::dict> places_;
-};
-
-// A list with a dictionary for each item, which `describe` fills.
-template <typename Items, typename Describe>
-py::list describeAll(const Items& items, const Describe& describe) {
-  py::list result;
-  Frames frames;
-  for (const auto& item : items) {
-    py::dict entry;
-    describe(item, entry, frames);
-    result.append(entry);
-  }
-  frames.symbolize();
-  return result;
-}
-
 const char* stateOf(const BlockInfo& block) {
   if (block.allocated) {
     return "active_allocated";
@@ -106,32 +61,33 @@ const char* stateOf(const BlockInfo& block) {
 // The segments and their blocks; those of one private pool unless the id is (0, 0).
 py::list describeSegments(c10::MempoolId_t pool) {
   const auto segments = withoutGil([&] { return memorySnapshot(pool); });
-  return describeAll(segments, [](const SegmentInfo& segment, py::dict& entry, Frames& frames) {
-    py::list blocks;
-    size_t address = segment.address;
-    for (const BlockInfo& block : segment.blocks) {
-      py::dict item;
-      item["address"] = address;
-      item["size"] = block.size;
-      item["requested_size"] = block.requested_size;
-      item["state"] = stateOf(block);
-      frames.put(item, block.context_when_allocated);
-      blocks.append(item);
-      address += block.size;
-    }
-    entry["device"] = segment.device;
-    entry["address"] = segment.address;
-    entry["total_size"] = segment.total_size;
-    entry["allocated_size"] = segment.allocated_size;
-    entry["active_size"] = segment.active_size;
-    entry["requested_size"] = segment.requested_size;
-    entry["stream"] = reinterpret_cast<int64_t>(segment.stream);
-    entry["segment_type"] = segment.is_large ? "large" : "small";
-    entry["segment_pool_id"] = segment.owner_private_pool_id;
-    entry["is_expandable"] = segment.is_expandable;
-    entry["blocks"] = blocks;
-    frames.put(entry, segment.context_when_allocated);
-  });
+  return describeAll(segments,
+                     [](const SegmentInfo& segment, py::dict& entry, MemoryFrames& frames) {
+                       py::list blocks;
+                       size_t address = segment.address;
+                       for (const BlockInfo& block : segment.blocks) {
+                         py::dict item;
+                         item["address"] = address;
+                         item["size"] = block.size;
+                         item["requested_size"] = block.requested_size;
+                         item["state"] = stateOf(block);
+                         frames.put(item, block.context_when_allocated);
+                         blocks.append(item);
+                         address += block.size;
+                       }
+                       entry["device"] = segment.device;
+                       entry["address"] = segment.address;
+                       entry["total_size"] = segment.total_size;
+                       entry["allocated_size"] = segment.allocated_size;
+                       entry["active_size"] = segment.active_size;
+                       entry["requested_size"] = segment.requested_size;
+                       entry["stream"] = reinterpret_cast<int64_t>(segment.stream);
+                       entry["segment_type"] = segment.is_large ? "large" : "small";
+                       entry["segment_pool_id"] = segment.owner_private_pool_id;
+                       entry["is_expandable"] = segment.is_expandable;
+                       entry["blocks"] = blocks;
+                       frames.put(entry, segment.context_when_allocated);
+                     });
 }
 
 constexpr std::array<const char*, TraceEntry::OOM + 1> kActions = {
@@ -147,7 +103,7 @@ c10::ApproximateClockToUnixTimeConverter& clockOfHistory() {
 
 template <typename TimeUs>
 py::list describeEntries(const std::vector<TraceEntry>& entries, const TimeUs& time_us) {
-  return describeAll(entries, [&](const TraceEntry& entry, py::dict& item, Frames& frames) {
+  return describeAll(entries, [&](const TraceEntry& entry, py::dict& item, MemoryFrames& frames) {
     item["action"] = kActions.at(entry.action_);
     item[entry.action_ == TraceEntry::OOM ? "device_free" : "addr"] = entry.addr_;
     item["size"] = entry.size_;
@@ -172,7 +128,7 @@ py::list describeHistory(int64_t device) {
 #if OPENREG_TORCH_HAS_PINNED_HISTORY
 py::list describePinnedSegments() {
   const auto segments = withoutGil([] { return hostAllocator().get_segments(); });
-  return describeAll(segments, [](const auto& segment, py::dict& entry, Frames& frames) {
+  return describeAll(segments, [](const auto& segment, py::dict& entry, MemoryFrames& frames) {
     entry["address"] = segment.address;
     entry["size"] = segment.size;
     entry["allocated"] = segment.allocated;
@@ -205,21 +161,6 @@ py::dict describeSettings() {
   result["large_segment_size"] = AcceleratorAllocatorConfig::large_segment_size();
   result["expandable_segments"] = false;
   return result;
-}
-
-// Waits for all devices.
-py::list describeCorruptions() {
-  const auto corruptions = withoutGil(findCorruptions);
-  return describeAll(corruptions, [](const Corruption& corruption, py::dict& item, Frames& frames) {
-    item["device"] = corruption.device;
-    item["address"] = reinterpret_cast<size_t>(corruption.address);
-    item["requested_size"] = corruption.requested_size;
-    item["offset"] = corruption.offset;
-    item["length"] = corruption.length;
-    item["value"] = corruption.value;
-    item["is_free"] = corruption.is_free;
-    frames.put(item, corruption.context);
-  });
 }
 
 // --- Statistics
@@ -367,15 +308,6 @@ void bindMemory(py::module_& m) {
   m.def("_set_memory_metadata", &setMemoryMetadata);
   m.def("_memory_metadata", &memoryMetadata);
   m.def("_memory_settings", &describeSettings);
-  m.def("_memory_corruptions", &describeCorruptions);
-  m.def("_is_memory_poisoned", &isPoisonOn);
-  m.def(
-      "_fill_free_memory",
-      [] {
-        fillFreeMemory();
-        hostAllocator().empty_cache();
-      },
-      ReleaseGil());
   m.def("_is_allocator_valid",
         [](int64_t device) { return isAllocatorValid(resolveDeviceIndex(device)); });
 

@@ -1,7 +1,6 @@
 """Properties that the build detects: torch's kernels, programs, macros; its file for editors."""
 
 import json
-import re
 import shutil
 import subprocess
 import unittest
@@ -11,7 +10,6 @@ import pytest
 from source_tree import (
     ROOT,
     backend_files,
-    code_of,
     compiler,
     relative,
     runtime_sources,
@@ -127,21 +125,6 @@ class TestLocks(TestCase):
         writes = lock == "ExclusiveLock"
         self.assertEqual(result.returncode == 0, writes, msg=lambda _: result.stderr)
         self.assertEqual("exclusively" in result.stderr, not writes)
-
-    def test_no_mutex_is_unchecked(self):
-        # Mutexes of torch, which clang cannot check.
-        of_torch = {
-            *("csrc/aten/attention/AttentionKernels.cpp", "csrc/memory/PinnedAllocator.cpp"),
-            *("csrc/random/Generator.cpp", "csrc/extras/cuda/CudaGenerator.cpp"),
-            *("csrc/extras/dry_run/DryRunObserver.cpp", "csrc/extras/dry_run/HostFills.cpp"),
-        }
-        files = [
-            path
-            for path in [*runtime_sources(), *backend_files()]
-            if path.name not in ("mutex.h", "Mutex.h")
-            and re.search(r"std::(shared_)?mutex|std::lock_guard", code_of(path))
-        ]
-        self.assertEqual({relative(path) for path in files}, of_torch)
 
 
 def editor_commands() -> list[dict]:

@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pytest
 from common import OpenRegTestCase, run_program, run_tests
 from source_tree import ROOT, relative
 
@@ -156,6 +157,29 @@ class TestRenamedDevice(OpenRegTestCase):
             assert torch.equal(y, x * 2)
             import torch.distributed as dist
             assert dist.Backend.default_device_backend_map["npu"] == "occl"
+            """
+        )
+
+    @pytest.mark.slow
+    def test_compiled_programs_run_under_the_name(self):
+        run_renamed(
+            """
+            import tempfile
+            import torch
+
+            class Scaled(torch.nn.Module):
+                def forward(self, x):
+                    return x.sin() * 2
+
+            x = torch.ones(4, device="npu")
+            assert torch.equal(torch.compile(Scaled())(x), x.sin() * 2)
+            with tempfile.TemporaryDirectory() as folder:
+                path = torch._inductor.aoti_compile_and_package(
+                    torch.export.export(Scaled(), (x,)), package_path=f"{folder}/model.pt2"
+                )
+                result = torch._inductor.aoti_load_package(path)(x)
+            assert result.device.type == "npu"
+            assert torch.equal(result, x.sin() * 2)
             """
         )
 

@@ -26,6 +26,7 @@ from openreg_extras import EXTRAS, extra_of, missing_extras
 
 from torch_openreg import _C, _settings, extras
 from torch_openreg.extras import _absent
+from torch_openreg.testing import schedule
 
 
 def begin_group():
@@ -60,6 +61,7 @@ FIRST_USES = {
     "graph": lambda: torch.openreg.Graph(),
     "inductor": compile_a_function,
     "ipc": lambda: torch.openreg.ipc_collect(),
+    "poison": lambda: schedule("free").__enter__(),
     "profiler": lambda: torch.openreg.profiler.mark("here"),
     "sanitizer": sanitize,
     "triton": choose_driver_of_triton,

@@ -102,6 +102,8 @@ _EXTRAS = {
     # Launches kernels that torch.compile has generated.
     "extras/inductor": {"core", "aten/launch"},
     "extras/ipc": {"core", "memory"},
+    # The observer of blocks (memory/BlockObserver.h).
+    "extras/poison": {"core", "memory"},
     "extras/profiler": {"core"},
     # An observer (core/Observer.h). Sees boxed arguments of the CPU's operators.
     "extras/sanitizer": {"core", "aten/facts", "aten/launch"},
@@ -119,7 +121,8 @@ ALLOWED_FOLDERS = _CORE | _EXTRAS | _BINDINGS_OF_EXTRAS
 # The namespace of a folder is that of the lowest library of torch on which it can be built:
 # c10::openreg for what needs c10 alone, at::openreg for all else.
 _NAMESPACES = dict.fromkeys(
-    ("aten/facts", "core", "memory", "extras/sanitizer", "extras/ipc"), "c10::openreg"
+    ("aten/facts", "core", "memory", "extras/sanitizer", "extras/ipc", "extras/poison"),
+    "c10::openreg",
 )
 _NAMESPACE = re.compile(r"^namespace ((?:c10|at|torch)\b[\w:]*) \{", re.MULTILINE)
 
@@ -218,6 +221,11 @@ ALLOWED_CALLS = {
         "extras/triton/TritonKernel.cpp",
         "orPointerGetAttributes",
     ): "kernels follow addresses that they find in memory",
+    (
+        "extras/poison/Poison.cpp",
+        "orStreamIsAlone",
+    ): "what other streams may still use is not filled",
+    ("extras/poison/PoisonedRanges.cpp", "orGetKernelOffset"): "free memory is filled on the host",
     ("extras/profiler/Collection.cpp", "orTraceStart"): "the profiler is the one user of the trace",
     ("extras/profiler/Collection.cpp", "orTraceStop"): "the profiler is the one user of the trace",
     (
@@ -509,6 +517,24 @@ def imported_extras(path: Path) -> set[str]:
     )
     names = {name for one, several in modules for name in [one, *several.split(", ")]}
     return names & set(EXTRAS)
+
+
+class TestMutexes(TestCase):
+    """All locks are of the classes that clang checks, but for those of torch."""
+
+    def test_mutexes_are_of_the_checked_classes(self):
+        of_torch = {
+            *("csrc/aten/attention/AttentionKernels.cpp", "csrc/memory/PinnedAllocator.cpp"),
+            *("csrc/random/Generator.cpp", "csrc/extras/cuda/CudaGenerator.cpp"),
+            *("csrc/extras/dry_run/DryRunObserver.cpp", "csrc/extras/dry_run/HostFills.cpp"),
+        }
+        files = [
+            path
+            for path in [*runtime_sources(), *backend_files()]
+            if path.name not in ("mutex.h", "Mutex.h")
+            and re.search(r"std::(shared_)?mutex|std::lock_guard", code_of(path))
+        ]
+        self.assertEqual({relative(path) for path in files}, of_torch)
 
 
 class TestPython(TestCase):

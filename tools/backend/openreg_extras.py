@@ -14,6 +14,7 @@ EXTRAS = (
     "graph",
     "inductor",
     "ipc",
+    "poison",
     "profiler",
     "sanitizer",
     "triton",

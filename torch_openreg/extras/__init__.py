@@ -36,6 +36,7 @@ EXTRAS = (
     "graph",
     "inductor",
     "ipc",
+    "poison",
     "profiler",
     "sanitizer",
     "triton",

@@ -33,6 +33,8 @@ _SETTINGS = {
     "OPENREG_CUDA_VERSION": "cuda",
     "OPENREG_DRY_RUN": "dry_run",
     "OPENREG_INDUCTOR": "triton",
+    "OPENREG_MEMORY_POISON": "poison",
+    "OPENREG_MEMORY_QUARANTINE": "poison",
     "OPENREG_SANITIZER": "sanitizer",
     "OPENREG_TRITON": "triton",
 }
@@ -55,6 +57,8 @@ def register(extra: str, module: ModuleType) -> None:
         backend: Any = torch.distributed.Backend
         refusal = _refusal("torch.distributed", extra)
         backend.register_backend("occl", refusal, devices=[DEVICE_NAME])
+    elif extra == "poison":
+        module.memory.check = _refusal(f"torch.{DEVICE_NAME}.memory.check", extra)
     elif extra == "inductor":
         _inductor.before_first_compilation(module, _refuse_graphs)
 

@@ -66,13 +66,9 @@ __all__ += devices.__all__
 __all__ += fallback.__all__
 __all__ += initialization.__all__
 __all__ += memory.__all__
-__all__.remove("Corruption")
-__all__.remove("check")
 __all__ += random.__all__
 __all__ += streams.__all__
 __all__ += tensor_types.__all__
-
-del Corruption, check  # noqa: F821  (torch.openreg.memory has them)
 
 AcceleratorError = torch.AcceleratorError
 OutOfMemoryError = torch.OutOfMemoryError

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "csrc/aten/cpu/DummyLimit.h"
+#include "csrc/core/OperatorName.h"
 #include "csrc/extras/dry_run/HostWaits.h"
 #include "csrc/extras/dry_run/MadeUpMemory.h"
 #include "csrc/extras/dry_run/ResultSizes.h"
@@ -64,8 +65,8 @@ constexpr std::array<std::string_view, 11> kFills{
 
 // Whether the operator keeps something of what it writes.
 bool keepsOldValues(std::string_view kernel) {
-  const std::string_view base = kernel.substr(0, kernel.find('.'));
-  return base.ends_with('_') && std::find(kFills.begin(), kFills.end(), base) == kFills.end();
+  return c10::openreg::isInPlace(kernel) &&
+         std::ranges::find(kFills, c10::openreg::withoutOverload(kernel)) == kFills.end();
 }
 
 // Some work, as the decision needs it.

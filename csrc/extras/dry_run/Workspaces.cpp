@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "csrc/core/Mutex.h"
+#include "csrc/core/OperatorName.h"
 #include "csrc/extras/dry_run/MemoryRecord.h"
 #include "csrc/extras/dry_run/TemporaryMemory.h"
 #include "csrc/memory/Allocator.h"
@@ -37,10 +38,6 @@ constexpr std::array<std::string_view, 11> kProducts = {
     "aten::mm",
     "aten::vdot",
 };
-
-std::string_view withoutOverload(std::string_view kernel) {
-  return kernel.substr(0, kernel.find('.'));
-}
 
 // The numbers of a device's handles that no thread has.
 class HandlePool {

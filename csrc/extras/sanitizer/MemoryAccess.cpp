@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "csrc/core/OperatorName.h"
 #include "csrc/extras/sanitizer/ByteRuns.h"
 #include "csrc/extras/sanitizer/WrittenOperands.h"
 #include "torch_openreg/core/DeviceKeys.h"

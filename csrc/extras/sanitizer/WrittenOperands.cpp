@@ -12,11 +12,6 @@ bool onlyWrites(std::string_view kernel) {
   return !isOfTorch(kernel) || facts::kOnlyWrites.contains(kernel);
 }
 
-bool isInPlace(std::string_view kernel) {
-  const std::string_view base = kernel.substr(0, kernel.find('.'));
-  return (base.ends_with('_') && !base.ends_with("__")) || base.find("::__i") != base.npos;
-}
-
 bool readsOnlySizes(std::string_view kernel) {
   return facts::kMayIgnoreSelf.contains(kernel) || facts::kReadsOnlySizes.contains(kernel);
 }

@@ -16,9 +16,6 @@ bool isOfTorch(std::string_view kernel);
 // torch.
 OPENREG_EXPORT bool onlyWrites(std::string_view kernel);
 
-// Whether the name is that of an in-place operator.
-bool isInPlace(std::string_view kernel);
-
 // Whether the operator, in at least one of its modes, reads only the sizes of its first argument.
 OPENREG_EXPORT bool readsOnlySizes(std::string_view kernel);
 

@@ -51,16 +51,14 @@ def _wait(running: dict[int, subprocess.Popen[bytes]]) -> int:
     """Waits until all ranks have ended, or one has failed and the others have had their time."""
     failed: tuple[int, int] | None = None
     deadline = float("inf")
-    while any(process.poll() is None for process in running.values()):
-        for rank, process in running.items():
-            if process.poll() and failed is None:
-                failed = rank, process.returncode
-                deadline = time.monotonic() + _GRACE_S
-        if time.monotonic() > deadline:
+    while True:
+        codes = [(rank, process.poll()) for rank, process in running.items()]
+        if failed is None:
+            failed = next(((rank, code) for rank, code in codes if code), None)
+            deadline = float("inf") if failed is None else time.monotonic() + _GRACE_S
+        if all(code is not None for _, code in codes) or time.monotonic() > deadline:
             break
         time.sleep(_INTERVAL_S)
-    codes = [(rank, process.poll()) for rank, process in running.items()]
-    failed = failed or next(((rank, code) for rank, code in codes if code), None)
     if failed is None:
         return 0
     print(f"dry run: rank {failed[0]} ended with {failed[1]}", file=sys.stderr)
