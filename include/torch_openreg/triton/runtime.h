@@ -188,10 +188,9 @@ static inline int64_t end_of_run(const bool* mask, bool value, int64_t begin, in
   if (mask == nullptr) {
     return value ? count : begin;
   }
-  while (begin < count && mask[begin] == value) {
-    ++begin;
-  }
-  return begin;
+  const void* end =
+      __builtin_memchr(mask + begin, value ? 0 : 1, static_cast<uint64_t>(count - begin));
+  return end == nullptr ? count : static_cast<const bool*>(end) - mask;
 }
 
 template <typename Bits>

@@ -1,10 +1,11 @@
 """Memory: loads, stores and atomic operations.
 
 Note [Rows]
-An access goes row by row. If the addresses of a row are consecutive and all of it may be accessed,
-the loop uses memory itself; one comparison has checked it. Else functions of runtime.h look at each
-element whose mask is true. Addresses that are not known to be consecutive are computed into a
-buffer first, and looked at there.
+An access goes row by row. If the addresses of a row are consecutive, all of it may be accessed, and
+no mask is false, the loop uses memory itself; one comparison has checked it. Else it uses a buffer,
+and functions of runtime.h access each element whose mask is true. So no loop has instructions with
+masks for memory, which take several times as long on some processors. Addresses that are not known
+to be consecutive are computed into a buffer first, and looked at there.
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from torch_openreg.extras.triton._values import (
 __all__: list[str] = []
 
 ZERO = Expression("0", 0)
+_ROW = Expression("row", 0)
 
 _UNSIGNED = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 _ATOMICS = {
@@ -186,19 +188,10 @@ class _Loaded(Tensor):
         outer = _with(index, inner, ZERO)
         # Not by its own identity, which is the key of the element at these indices.
         row = nest.once((id(self.buffer), outer), lambda: self._row(nest, outer))
-        bits = f"{self.access.format}::decode({row.text}[{index[inner].text}])"
-        cpp_type = register_type(self.type)
-        depth = max(row.depth, index[inner].depth)
-        if self.access.mask is None:
-            return nest.temporary(cpp_type, bits, depth)
-        # Reads the row also where the mask is false: all of it may be read.
-        value = nest.temporary(cpp_type, bits, depth)
-        mask = nest.element(self.access.mask, index)
-        other = Expression("0", 0) if self.other is None else nest.element(self.other, index)
         return nest.temporary(
-            cpp_type,
-            f"{mask.text} ? {value.text} : {cpp_type}({other.text})",
-            max(depth, mask.depth, other.depth),
+            register_type(self.type),
+            f"{self.access.format}::decode({row.text}[{index[inner].text}])",
+            max(row.depth, index[inner].depth),
         )
 
     def _row(self, nest: Nest, outer: Index) -> Expression:
@@ -216,7 +209,7 @@ class _Loaded(Tensor):
     def _consecutive(self, nest: Nest, outer: Index, row: str) -> None:
         access, extent = self.access, self.type.shape[self.order[-1]]
         first = nest.element(access.pointer, outer).text
-        condition = access.row_check(first, extent)
+        condition = access.row_check(first, extent) + _and_full(nest, access, outer, self.order[-1])
         if self.kernel.stored_row is not None:
             stored, size = self.kernel.stored_row
             condition += f" && is_apart<{access.size}, {size}, {extent}>({first}, {stored})"
@@ -230,9 +223,9 @@ class _Loaded(Tensor):
         nest.add(
             f"if (!load_row<{access.bits}>({access.place}, {first}, {extent}, {masks}, {buffer})) "
             "{ return; }",
-            f"{row} = {buffer};",
-            "}",
         )
+        self._fill_others(nest, outer, buffer)
+        nest.add(f"{row} = {buffer};", "}")
 
     def _gathered(self, nest: Nest, outer: Index, row: str) -> None:
         access, inner = self.access, self.order[-1]
@@ -241,7 +234,7 @@ class _Loaded(Tensor):
         name = self.addresses.name
         _fill_addresses(nest, access, self.addresses, None, outer, inner)
         buffer = f"reinterpret_cast<{access.bits}*>({self.buffer.name})"
-        row_check = access.row_check(f"{name}[0]", extent)
+        row_check = access.row_check(f"{name}[0]", extent) + _and_full(nest, access, outer, inner)
         nest.add(
             f"if (are_consecutive<{access.size}, {extent}>({name}) && {row_check}) {{",
             f"{row} = at<const {access.bits}>(program, {name}[0]);",
@@ -251,9 +244,44 @@ class _Loaded(Tensor):
         nest.add(
             f"if (!load_row<{access.bits}>({access.place}, {name}, {extent}, {masks}, {buffer})) "
             "{ return; }",
-            f"{row} = {buffer};",
-            "}",
         )
+        self._fill_others(nest, outer, buffer)
+        nest.add(f"{row} = {buffer};", "}")
+
+    def _fill_others(self, nest: Nest, outer: Index, buffer: str) -> None:
+        """Stores what a row has where its masks, which are in their buffer, are false."""
+        if self.masks is None or self.other is None:
+            return  # runtime.h has stored zeros
+        with nest.scope():
+            depth = nest.depth
+            inner = self.order[-1]
+            one = nest.loop(self.type.shape[inner], True)
+            other = nest.element(self.other, _with(outer, inner, one))
+            encoded = f"{self.access.format}::encode({other.text})"
+            element = f"{buffer}[{one.text}]"
+            nest.add(f"{element} = {self.masks.name}[{one.text}] ? {element} : {encoded};")
+            nest.close(depth)
+
+
+def _and_full(nest: Nest, access: _Access, outer: Index, inner: int) -> str:
+    """Returns the rest of a condition: no mask of a row is false."""
+    masks = access.mask
+    if masks is None:
+        return ""
+
+    def look() -> Expression:
+        name = nest.name("missing")
+        depth = nest.depth
+        nest.add(f"uint32_t {name} = 0;")
+        one = nest.loop(masks.type.shape[inner], True)
+        mask = nest.element(masks, _with(outer, inner, one))
+        nest.add(f"{name} |= {mask.text} ? 0u : 1u;")
+        nest.close(depth)
+        return Expression(name, depth)
+
+    # With one index too many for an element.
+    missing = nest.once((id(masks), (*outer, _ROW)), look)
+    return f" && {missing.text} == 0"
 
 
 def _fill_masks(nest: Nest, access: _Access, masks: Array | None, outer: Index, inner: int) -> str:
@@ -394,11 +422,12 @@ def _store_consecutive(
 ) -> None:
     extent = value.type.shape[inner]
     first = nest.element(access.pointer, outer).text
-    legal, row = nest.name("is_legal"), nest.name("p")
+    direct, row = nest.name("is_direct"), nest.name("p")
     of_buffer = f"reinterpret_cast<{access.bits}*>({buffer.name})"
+    condition = access.row_check(first, extent) + _and_full(nest, access, outer, inner)
     nest.add(
-        f"const bool {legal} = {access.row_check(first, extent)};",
-        f"{access.bits}* const {row} = {legal} ? at<{access.bits}>(program, {first}) "
+        f"const bool {direct} = {condition};",
+        f"{access.bits}* const {row} = {direct} ? at<{access.bits}>(program, {first}) "
         f": {of_buffer};",
     )
     depth = nest.depth
@@ -407,10 +436,9 @@ def _store_consecutive(
     index = _with(outer, inner, one)
     encoded = f"{access.format}::encode({nest.element(value, index).text})"
     kernel.stored_row = None
-    condition = "" if access.mask is None else f"if ({nest.element(access.mask, index).text}) "
-    nest.add(f"{condition}{row}[{one.text}] = {encoded};")
+    nest.add(f"{row}[{one.text}] = {encoded};")
     nest.close(depth)
-    nest.add(f"if (!is_likely({legal})) {{")
+    nest.add(f"if (!is_likely({direct})) {{")
     masks = _fill_masks(nest, access, row_masks, outer, inner)
     nest.add(
         f"if (!store_row<{access.bits}>({access.place}, {first}, {extent}, {masks}, {row})) "
