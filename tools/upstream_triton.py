@@ -14,8 +14,8 @@ runs in a separate process; a test that crashes or exceeds the time limit is one
 following tests still run.
 
 A tutorial is one test, which runs the script as ``python`` does. What a script measures runs once,
-with the smallest size alone, and no plots are made: on a processor the others take days. Tests in a
-tutorial run as well.
+with the smallest size alone, without plots and without Triton's profiler, which needs a GPU: on a
+processor the others take days. Tests in a tutorial run as well.
 
 ``upstream_triton.toml`` lists the tests that fail for a known reason. The exit code is 1 if a test
 fails that is not listed, if a listed test passes or does not exist, or if nothing ran. The part of
@@ -24,11 +24,13 @@ the list that is about files which ran counts.
 This file is also the pytest plug-in in the processes of the tests.
 """
 
+import contextlib
 import importlib.util
+import inspect
 import os
-import runpy
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +170,12 @@ SUITE = Suite(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-    """Lets tests import their library."""
-    sys.path[:0] = [str(Path("src").resolve()), str(Path.cwd())]
+    """Lets tests import their library, but the installed Triton and not the checkout's sources."""
+    folder = Path.cwd()
+    if (folder / "triton").is_dir():
+        sys.path[:] = [path for path in sys.path if Path(path).resolve() != folder]
+    else:
+        sys.path[:0] = [str(folder / "src"), str(folder)]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -221,8 +227,55 @@ class _Script(pytest.Item):
 
         testing.Mark.run = _run_smallest
         testing.do_bench = _run_once
+        _replace_profiler()
         sys.argv = [str(self.path)]
-        runpy.run_path(str(self.path), run_name="__main__")
+        script = types.ModuleType("__main__")
+        script.__file__ = str(self.path)
+        sys.modules["__main__"] = script
+        code = compile(self.path.read_bytes(), self.path, "exec")
+        exec(code, script.__dict__, _Names(script.__dict__))
+
+
+class _Names(MutableMapping[str, Any]):
+    """The names of a script, whose functions repeat what they measure once by default."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._names = names
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if isinstance(value, types.FunctionType) and value.__defaults__:
+            given = inspect.signature(value).parameters.values()
+            value.__defaults__ = tuple(
+                1 if one.name in ("reps", "warmup_reps") else one.default
+                for one in given
+                if one.default is not one.empty and one.kind is not one.KEYWORD_ONLY
+            )
+        self._names[name] = value
+
+    def __getitem__(self, name: str) -> Any:
+        return self._names[name]
+
+    def __delitem__(self, name: str) -> None:
+        del self._names[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _replace_profiler() -> None:
+    """Replaces what scripts use of ``triton.profiler`` by functions that measure nothing."""
+    import triton.profiler
+
+    for name in ("start", "activate", "deactivate", "finalize"):
+        setattr(triton.profiler, name, lambda *args, **options: None)
+    triton.profiler.scope = lambda *args, **options: contextlib.nullcontext()
+    viewer: Any = types.ModuleType("triton.profiler.viewer")
+    viewer.parse = lambda *args, **options: (None, None)
+    viewer.print_tree = lambda *args, **options: None
+    sys.modules[viewer.__name__] = triton.profiler.viewer = viewer
 
 
 def _run_smallest(mark: Any, *args: Any, **options: Any) -> None:

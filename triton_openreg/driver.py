@@ -38,6 +38,7 @@ class OpenRegDriver(DriverBase):  # type: ignore[misc]
 
         _driver.make_cuda_decline()
         _driver.explain_missing_code()
+        _driver.offer_cublas()
         self._driver = _driver
         self.utils = _driver.Utilities()
         self.launcher_cls: Callable[..., Any] = _driver.bind_launcher

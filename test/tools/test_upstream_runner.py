@@ -2,11 +2,13 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import textwrap
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import pytest
@@ -104,6 +106,16 @@ def run_tool(
             check=False,
         )
         return result, json.loads(report.read_text()) if report.is_file() else {}
+
+
+def run_with_triton(installed, files):
+    """Runs the command for Triton's tests where Triton has these files."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, content in installed.items():
+            Path(scratch, name).parent.mkdir(parents=True, exist_ok=True)
+            Path(scratch, name).write_text(content)
+        with unittest.mock.patch.dict(os.environ, PYTHONPATH=scratch):
+            return run_tool(files, tool="upstream_triton.py")
 
 
 class TestUpstreamRunner(TestCase):
@@ -247,6 +259,52 @@ class TestUpstreamRunner(TestCase):
         result, outcomes = run_tool(files, "--share=1e-9")
         self.assertEqual(result.returncode, 1)
         self.assertEqual(list(outcomes), ["test_worse.py::<import>"])
+
+    def test_sources_of_triton_in_the_folder_are_not_imported(self):
+        installed = {"triton/__init__.py": "", "triton/_internal_testing.py": ""}
+        files = {
+            "triton/__init__.py": "raise ImportError('sources without their library')",
+            "test/unit/language/test_tuple.py": f"import triton\n{_PASSES}",
+        }
+        result, outcomes = run_with_triton(installed, files)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(list(outcomes), ["test/unit/language/test_tuple.py::test_it"])
+
+    def test_what_a_tutorial_measures_runs_once_without_a_profiler(self):
+        installed = {
+            "triton/__init__.py": "from triton import profiler, testing",
+            "triton/_internal_testing.py": "",
+            "triton/testing.py": "class Mark: pass",
+            "triton/profiler/__init__.py": "def start(name): raise RuntimeError('no GPU')",
+        }
+        script = """
+        import sys
+        from pathlib import Path
+        import triton.profiler as profiler
+        import triton.profiler.viewer as viewer
+
+        turns = []
+
+        def bench(size, reps=10000, warmup_reps=10000):
+            for _ in range(reps + warmup_reps):
+                turns.append(size)
+
+        if __name__ == "__main__":
+            profiler.start("name")
+            profiler.deactivate()
+            bench(3)
+            with profiler.scope("scope", {"bytes": 1}):
+                bench(4)
+            profiler.finalize()
+            tree, metrics = viewer.parse(["time/ms"], "name.hatchet")
+            viewer.print_tree(tree, metrics)
+            assert turns == [3, 3, 4, 4], turns
+            assert sys.modules["__main__"].turns is turns
+            assert Path(__file__).name == "01-vector-add.py"
+        """
+        result, outcomes = run_with_triton(installed, {"tutorials/01-vector-add.py": script})
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(list(outcomes), ["tutorials/01-vector-add.py::script"])
 
     @parametrize(
         "files",

@@ -28,6 +28,7 @@ __all__ = [
     "device_module",
     "explain_missing_code",
     "make_cuda_decline",
+    "offer_cublas",
     "set_device",
     "target",
     "torch_device",
@@ -81,6 +82,14 @@ def explain_missing_code() -> None:
 
     setattr(missing, _WRAPPED, True)
     AsmDict.__missing__ = missing
+
+
+def offer_cublas() -> None:
+    """With the device type cuda, lets programs use cuBLAS by the class that Triton has for it."""
+    if DEVICE_TYPE == "cuda":
+        from torch_openreg.extras.triton import _cublas
+
+        _cublas.replace_cublas()
 
 
 def benchmarker() -> Callable[..., Any]:
