@@ -111,14 +111,22 @@ _LIGER = (
     "tvd",
 )
 
+# Other files test caches of the library, and kernels in other languages.
 _FLA = (
     "attn",
+    "attn_sink",
+    "attnres",
     "based",
     "comba",
     "delta",
     "delta_product",
+    "deltaformer",
+    "dplr_delta",
     "forgetting_attn",
     "gdn",
+    "gdn2",
+    "gdn_kernels",
+    "gdp",
     "gla",
     "gsa",
     "hgrn",
@@ -128,8 +136,13 @@ _FLA = (
     "linear_attn",
     "log_linear_attn",
     "mesa",
+    "moba",
     "nsa",
+    "oja",
+    "parallax",
     "path_attn",
+    "precond_gated_delta",
+    "precond_kda",
     "retention",
     "rwkv6",
     "rwkv7",
@@ -137,6 +150,7 @@ _FLA = (
     "solve_tril",
     "titans",
     "ttt",
+    "wall_attn",
 )
 
 _SHARED = {

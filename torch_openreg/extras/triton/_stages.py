@@ -17,7 +17,7 @@ from triton.backends.nvidia.compiler import CUDABackend, CUDAOptions
 from triton.compiler.errors import CompilationError
 
 from torch_openreg._version import __version__
-from torch_openreg.extras.triton import _compile, _driver, _ttir
+from torch_openreg.extras.triton import _compile, _driver, _float8, _ttir
 from torch_openreg.extras.triton._lowered import Argument, Location, Lowered, LoweringError
 from torch_openreg.extras.triton._lowered import Options as LoweringOptions
 from torch_openreg.openreg._utils import DEVICE_TYPE, _setting
@@ -77,6 +77,7 @@ class Stages:
     def codegen_functions(self, options: Options) -> dict[str, Any]:
         """Returns what the front end asks of the target."""
         functions = dict(self._cuda.get_codegen_implementation(options))
+        functions["convert_custom_types"] = _float8.convert_float8e4b15
         if DEVICE_TYPE != "cuda":
             functions["min_dot_size"] = lambda lhs, rhs: (1, 1, 1)
         return functions
