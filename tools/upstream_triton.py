@@ -15,7 +15,8 @@ following tests still run.
 
 A tutorial is one test, which runs the script as ``python`` does. What a script measures runs once,
 with the smallest size alone, without plots and without Triton's profiler, which needs a GPU: on a
-processor the others take days. Tests in a tutorial run as well.
+processor the others take days. A script also fails by printing the mark for a wrong result. Tests
+in a tutorial run as well.
 
 ``upstream_triton.toml`` lists the tests that fail for a known reason. The exit code is 1 if a test
 fails that is not listed, if a listed test passes or does not exist, or if nothing ran. The part of
@@ -27,6 +28,7 @@ This file is also the pytest plug-in in the processes of the tests.
 import contextlib
 import importlib.util
 import inspect
+import io
 import os
 import sys
 import types
@@ -247,7 +249,16 @@ class _Script(pytest.Item):
         script.__file__ = str(self.path)
         sys.modules["__main__"] = script
         code = compile(self.path.read_bytes(), self.path, "exec")
-        exec(code, script.__dict__, _Names(script.__dict__))
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(code, script.__dict__, _Names(script.__dict__))
+        print(output.getvalue())
+        wrong = [line for line in output.getvalue().splitlines() if _WRONG in line]
+        assert not wrong, f"the script prints {', '.join(wrong)}"
+
+
+# The mark of tutorials for a result that differs.
+_WRONG = "❌"
 
 
 class _Names(MutableMapping[str, Any]):

@@ -270,6 +270,20 @@ class TestUpstreamRunner(TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertEqual(list(outcomes), ["test/unit/language/test_tuple.py::test_it"])
 
+    def test_a_tutorial_that_prints_the_mark_of_a_wrong_result_fails(self):
+        installed = {
+            "triton/__init__.py": "from triton import profiler, testing",
+            "triton/_internal_testing.py": "",
+            "triton/testing.py": "class Mark: pass",
+            "triton/profiler/__init__.py": "",
+        }
+        for mark, code in (("✅", 0), ("❌", 1)):
+            result, _ = run_with_triton(
+                installed, {"tutorials/01-vector-add.py": f"print('product: {mark}')"}
+            )
+            self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        self.assertIn("the script prints product: ❌", result.stdout)
+
     def test_what_a_tutorial_measures_runs_once_without_a_profiler(self):
         installed = {
             "triton/__init__.py": "from triton import profiler, testing",
