@@ -13,12 +13,31 @@ from torch.testing._internal.common_utils import (
     run_tests,
 )
 
+from torch_openreg.extras.triton._assembly import expression_of
 from torch_openreg.extras.triton._lower import lower
 from torch_openreg.extras.triton._lowered import LoweringError
 
 SHIFT = tl.constexpr("shf.l.wrap.b32 $0, $1, $1, 3;")
 EXP2 = tl.constexpr("ex2.approx.ftz.f32 $0, $1;")
 TANH = tl.constexpr("tanh.approx.f32 $0, $1;")
+SOFTPLUS = tl.constexpr("""{ .reg .pred large;
+    setp.gt.f32 large, $1, 4.;
+    @large mov.f32 $0, $1; // the rest is too small
+    @!large mul.f32 $0, $1, 1.4426950408889634;
+    @!large ex2.approx.ftz.f32 $0, $0;
+    @!large add.f32 $0, $0, 1.0;
+    @!large lg2.approx.ftz.f32 $0, $0;
+    @!large mul.f32 $0, $0, 0f3F317218; }""")
+STEPS = tl.constexpr("""
+    .reg .f32 a, b;
+    .reg .pred p;
+    sub.rn.f32 a, $1, $2;
+    abs.f32 a, a;
+    fma.rn.f32 b, a, -2e0, $1; /* both */
+    max.f32 b, b, $2;
+    setp.le.f32 p, b, a;
+    selp.f32 $0, b, a, p;
+""")
 
 
 @triton.jit
@@ -221,6 +240,22 @@ def approximations(x_ptr, out_ptr, BLOCK: tl.constexpr):
     tl.store(out_ptr + BLOCK + i, z)
 
 
+@triton.jit
+def softplus(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i)
+    tl.store(out_ptr + i, tl.inline_asm_elementwise(SOFTPLUS, "=r,r", [x], tl.float32, True, 1))
+
+
+@triton.jit
+def steps(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x, y = tl.load(x_ptr + i), tl.load(y_ptr + i)
+    z = tl.inline_asm_elementwise(STEPS, "=f,f,f", [x, y], tl.float32, True, 1)
+    z = tl.inline_asm_elementwise(STEPS, "=f,f,f", [z, y], tl.float32, True, 1)
+    tl.store(out_ptr + i, z)
+
+
 class TestControl(TestCase):
     @parametrize("n", (0, 1, 100, 128))
     def test_loops_over_blocks(self, n):
@@ -366,6 +401,43 @@ class TestDebugging(TestCase):
         launch(approximations, (1,), x, out, BLOCK=16)
         self.assertEqual(out, torch.stack([x.exp2(), x.tanh()]))
 
+    def test_assembly_of_floats_depends_on_predicates(self):
+        x = torch.cat([torch.randn(60) * 4, torch.tensor([4.0, 4.5, 0.0, float("inf")])])
+        out = torch.empty(64)
+        launch(softplus, (1,), x, out, BLOCK=64)
+        expected = torch.where(x > 4, x, torch.log1p(x.double().exp()).float())
+        self.assertEqual(out, expected)
+
+    def test_assembly_of_floats_has_registers_and_several_inputs(self):
+        x, y = torch.randn(2, 64)
+        out = torch.empty(64)
+        launch(steps, (1,), x, y, out, BLOCK=64)
+        z = x
+        for _ in range(2):
+            a = (z - y).abs()
+            b = torch.maximum(z - 2 * a, y)
+            z = torch.where(b <= a, b, a)
+        self.assertEqual(out, z)
+
+    @parametrize(
+        "text",
+        (
+            "add.s32 $0, $1, $1;",
+            "add.sat.f32 $0, $1, $1;",
+            "add.f32 $0, $1, $2;",
+            "add.f32 $0, $1;",
+            "mov.f32 $1, $1;",
+            "mov.f32 $0, undeclared;",
+            "@p mov.f32 $0, $1;",
+            "{ .reg .b32 a; mov.f32 $0, $1; }",
+            "again: mov.f32 $0, $1; bra again;",
+            "setp.lt.f32 $0, $1, $1;",
+            "",
+        ),
+    )
+    def test_other_assembly_is_not_read(self, text):
+        self.assertIsNone(expression_of(text, 1))
+
     def test_unknown_operations_are_refused(self):
         text = ttir(program_ids, torch.zeros(1)).replace('"tt.store"', '"tt.strange"')
         with self.assertRaisesRegex(LoweringError, "tt.strange: this operation is not supported"):
@@ -373,6 +445,7 @@ class TestDebugging(TestCase):
 
 
 instantiate_parametrized_tests(TestControl)
+instantiate_parametrized_tests(TestDebugging)
 
 if __name__ == "__main__":
     run_tests()

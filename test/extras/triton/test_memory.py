@@ -7,7 +7,7 @@ import unittest
 import torch
 import triton
 import triton.language as tl
-from launcher import Access, KernelError, launch, lowered
+from launcher import Access, KernelError, launch, lowered, ttir
 from torch.testing._internal.common_utils import (
     TestCase,
     instantiate_parametrized_tests,
@@ -38,6 +38,14 @@ def transpose(x_ptr, out_ptr, N: tl.constexpr):
     x = tl.load(x_ptr + i[:, None] * N + i[None, :])
     tl.store(out_ptr + i[:, None] + i[None, :] * N, x)
     tl.store(out_ptr + N * N + i[:, None] * N + i[None, :], tl.trans(x))
+
+
+@triton.jit
+def hinted(x_ptr, out_ptr, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    at = i[:, None] * n + i[None, :]
+    at = tl.max_contiguous(tl.multiple_of(at, [1, 4]), [1, 4])
+    tl.store(out_ptr + at, tl.load(x_ptr + at))
 
 
 @triton.jit
@@ -235,6 +243,12 @@ class TestMemory(TestCase):
             grid = (-(-rows // 8), -(-columns // 16))
             launch(copy_rows, grid, x, out, rows, columns, *x.stride(), R=8, C=16)
             self.assertEqual(out.float(), x.float())
+
+    def test_hints_for_each_dimension_have_no_effect(self):
+        x, out = torch.randn(16, 16), torch.zeros(16, 16)
+        self.assertIn("dense<[1, 4]>", ttir(hinted, x, out, 16, N=16))
+        launch(hinted, (1,), x, out, 16, N=16)
+        self.assertEqual(out, x)
 
     def test_stores_and_tiles_are_transposed(self):
         x = torch.randn(16, 16)

@@ -110,6 +110,8 @@ def _float_text(value: Float, scalar: Type) -> str:
 def _constant(kernel: Kernel, operation: Operation) -> None:
     (result,) = operation.results
     value = operation.attributes["value"]
+    if isinstance(value, list):
+        kernel.refuse(operation, "expected one value for all elements of a constant")
     constant = value if isinstance(value, int) and not isinstance(value, bool) else None
     text = constant_text(value, result.type)
     kernel.values[result] = Uniform(result.type, text, constant)

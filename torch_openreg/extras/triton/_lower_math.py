@@ -2,6 +2,7 @@
 
 import re
 
+from torch_openreg.extras.triton._assembly import expression_of
 from torch_openreg.extras.triton._kernel import Kernel, lowers
 from torch_openreg.extras.triton._libdevice import Function, find_function
 from torch_openreg.extras.triton._lower_arithmetic import rounded
@@ -99,30 +100,17 @@ def _extern(kernel: Kernel, operation: Operation) -> None:
     _define(kernel, operation, function.pattern, function.cost)
 
 
-# Instructions of PTX on one float: approximations, which are exact here.
-_APPROXIMATION = re.compile(
-    r"\s*(?P<name>tanh|ex2|lg2|rcp|sqrt|rsqrt|sin|cos)\.approx(?:\.ftz)?\.f32\s+\$0,\s*\$1;\s*"
-)
 # What orders launches: those of a stream here begin when the ones before have ended.
 _ORDER = re.compile(r"\s*griddepcontrol\.(wait|launch_dependents);\s*(//.*)?")
-_INSTRUCTIONS = {
-    "tanh": "__builtin_tanhf({0})",
-    "ex2": "exp2({0})",
-    "lg2": "__builtin_log2f({0})",
-    "rcp": "(1.0f / {0})",
-    "sqrt": "__builtin_sqrtf({0})",
-    "rsqrt": "(1.0f / __builtin_sqrtf({0}))",
-    "sin": "__builtin_sinf({0})",
-    "cos": "__builtin_cosf({0})",
-}
 
 
 @lowers("tt.elementwise_inline_asm")
 def _assembly(kernel: Kernel, operation: Operation) -> None:
     text = operation.attributes["asm_string"]
-    match = _APPROXIMATION.fullmatch(text)
-    if match is not None and operation.attributes["packed_element"] == 1:
-        _define(kernel, operation, _INSTRUCTIONS[match["name"]], _DEAR)
+    inputs = len(operation.operands)
+    expression = expression_of(text, inputs) if _computes_floats(operation) else None
+    if expression is not None:
+        _define(kernel, operation, expression, _DEAR)
         return
     if _ORDER.fullmatch(text) is not None:
         kernel.define_scalar(operation.results[0], "0")
@@ -132,6 +120,15 @@ def _assembly(kernel: Kernel, operation: Operation) -> None:
         operation,
         f"assembly of a GPU cannot run on a CPU ({first}); use functions of triton.language, or "
         "choose another branch where the device is not a GPU",
+    )
+
+
+def _computes_floats(operation: Operation) -> bool:
+    values = [*operation.operands, *operation.results]
+    return (
+        operation.attributes["packed_element"] == 1
+        and len(operation.results) == 1
+        and all(value.type.scalar.element == "f32" for value in values)
     )
 
 

@@ -482,7 +482,13 @@ class _Parser:
             return Float(text, value_type)
         return int(text, 0)
 
-    def dense(self) -> int | Float | bool:
+    def dense(self) -> int | Float | bool | list[Any]:
+        if self.peek("["):  # a hint, for each dimension
+            values = self.attribute()
+            self.expect(">")
+            self.expect(":")
+            self.type()
+            return list(values)
         if self.peek("true") or self.peek("false"):
             text = self.required(_WORD, "a constant")
         else:
