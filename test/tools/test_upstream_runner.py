@@ -264,11 +264,11 @@ class TestUpstreamRunner(TestCase):
         installed = {"triton/__init__.py": "", "triton/_internal_testing.py": ""}
         files = {
             "triton/__init__.py": "raise ImportError('sources without their library')",
-            "test/unit/language/test_tuple.py": f"import triton\n{_PASSES}",
+            "test/unit/language/test_core.py": f"import triton\n{_PASSES}",
         }
         result, outcomes = run_with_triton(installed, files)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        self.assertEqual(list(outcomes), ["test/unit/language/test_tuple.py::test_it"])
+        self.assertEqual(list(outcomes), ["test/unit/language/test_core.py::test_it"])
 
     def test_a_tutorial_that_prints_the_mark_of_a_wrong_result_fails(self):
         installed = {
