@@ -1218,29 +1218,67 @@ class TestOtherMetadata(FallbackTestCase):
         frequencies = torch.rand(7, 6, 5, dtype=torch.complex64, device=device).transpose(0, 2)
         index = torch.tensor([0, 1], device=device)
         unpooled = [one.to(memory_format=torch.channels_last) for one in (x, x.long())]
+        images, flat = unpooled[0], torch.rand(2, 1, 1, 2, device=device)
+        flat = flat.expand(2, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+        deep = torch.rand(1, 3, 4, 4, 4, device=device).to(memory_format=torch.channels_last_3d)
+        filters = torch.rand(3, 3, 3, 3, 3, device=device).to(memory_format=torch.channels_last_3d)
+        many = torch.rand(2, 12, 4, 4, device=device).to(memory_format=torch.channels_last)
         square, target = torch.rand(4, 4, device=device), torch.zeros(4, device=device).long()
         state, weights = torch.rand(1, 3, device=device), torch.rand(12, 5, device=device)
         lstm = [weights, weights[:, :3].contiguous(), weights[:, 0], weights[:, 0], state, state]
+        window = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
+        deep_window = [[1] * 3, [0] * 3, [1] * 3, False, [0] * 3, 1]
+        statistics = [three] * 5
         return {
             "_batch_norm_with_update": lambda op: op(low, *[low[0, :, 0, 0]] * 4, 0.1, 1e-5),
+            "_convolution": lambda op: op(images, images, None, *window, *[False] * 3, True),
             "_embedding_bag": lambda op: op(x.view(-1, 5), index, index),
             "_embedding_bag_forward_only": lambda op: op(x.view(-1, 5), index, index),
             "_fft_c2r": lambda op: op(frequencies, [2], 0, 12),
             "_fft_r2c": lambda op: op(x[0], [0, 1, 2], 0, True),
             "_native_batch_norm_legit": lambda op: op(x, *[three] * 4, False, 0.1, 1e-5),
+            "abs.out": lambda op: op(flat, out=x.new_empty(0)),
+            "batch_norm_backward": lambda op: op(
+                x, images, *statistics, True, 1e-5, [True] * 3, x.new_empty(0)
+            ),
+            "channel_shuffle": lambda op: op(many, 3),
             "conj_physical.out": lambda op: op(frequencies[0], out=frequencies.new_empty(0)),
+            "convolution_backward": lambda op: op(
+                deep[..., :2, :2, :2], deep, filters, [3], *deep_window, [True] * 3
+            ),
+            "glu_backward": lambda op: op(many[:, :6], many, 1),
             "linalg_householder_product.out": lambda op: op(
                 square, square[0], out=square.new_empty(0)
             ),
+            "logical_and.out": lambda op: op(flat, flat, out=x.new_empty(0)),
+            "logical_not.out": lambda op: op(flat, out=x.new_empty(0)),
+            "logical_or.out": lambda op: op(flat, flat, out=x.new_empty(0)),
+            "logical_xor.out": lambda op: op(flat, flat, out=x.new_empty(0)),
             "max_unpool2d": lambda op: op(*unpooled, [8, 8]),
             "mkldnn_rnn_layer": lambda op: op(
                 x[:, 0, :1], *lstm, False, [], 2, 3, 1, True, False, False, True
             ),
+            "mse_loss_backward": lambda op: op(images, images, images, 0),
             "multilabel_margin_loss_forward": lambda op: op(square[0], target, 0),
             "native_batch_norm": lambda op: op(x, *[three] * 4, False, 0.1, 1e-5),
+            "native_batch_norm_backward": lambda op: op(
+                x, images, *statistics, True, 1e-5, [True] * 3
+            ),
             "native_layer_norm": lambda op: op(low, [5], *[low[0, 0, 0]] * 2, 1e-5),
             "nonzero_static": lambda op: op(square, size=3),
             "ormqr.out": lambda op: op(square, square[0], square, out=square.new_empty(0)),
+            "pixel_shuffle": lambda op: op(many, 2),
+            "reflection_pad2d": lambda op: op(images, [1, 1, 1, 1]),
+            "reflection_pad2d_backward": lambda op: op(
+                many, many[..., :2, :2].to(memory_format=torch.channels_last), [1, 1, 1, 1]
+            ),
+            "replication_pad2d_backward": lambda op: op(
+                many, many[..., :2, :2].to(memory_format=torch.channels_last), [1, 1, 1, 1]
+            ),
+            "replication_pad3d_backward": lambda op: op(
+                deep, deep[..., :2, :2, :2].to(memory_format=torch.channels_last_3d), [1] * 6
+            ),
+            "roll": lambda op: op(images, [1], [1]),
         }
 
     def test_each_entry_differs(self):
@@ -1253,6 +1291,53 @@ class TestOtherMetadata(FallbackTestCase):
             op = getattr(getattr(torch.ops.aten, packet), overload or "default")
             with self.subTest(name):
                 self.assertNotEqual(_metadata(on_host[name](op)), _metadata(on_meta[name](op)))
+
+
+class TestChannelsLast(FallbackTestCase):
+    """Large channels-last operands: results have the strides that the CPU's have."""
+
+    @parametrize("of_images, of_filters", [(True, False), (False, True), (True, True)])
+    @parametrize("groups", [1, 16])
+    @parametrize("transposed", [False, True])
+    def test_convolutions_do_not_wait(self, of_images, of_filters, groups, transposed):
+        name = f"conv{'_transpose' if transposed else ''}2d"
+        images, filters = torch.randn(2, 16, 24, 25), torch.randn(16, 16 // groups, 3, 3)
+        if of_images:
+            images = images.to(memory_format=torch.channels_last)
+        if of_filters:
+            filters = filters.to(memory_format=torch.channels_last)
+        convolve = getattr(torch.nn.functional, name)
+        on_device = [one.to(DEVICE_TYPE) for one in (images, filters)]
+        torch.openreg.reset_fallback_stats()
+        result = convolve(*on_device, groups=groups)
+        waits = torch.openreg.fallback_stats(synchronous_only=True)
+        expected = convolve(images, filters, groups=groups)
+        self.assertEqual(result.stride(), expected.stride())
+        self.assertEqual(result.cpu(), expected, rtol=0, atol=0)
+        self.assertEqual(waits, {})
+
+    def test_other_operators(self):
+        functional = torch.nn.functional
+        images = torch.randn(2, 16, 32, 32).to(memory_format=torch.channels_last)
+        for function in (
+            lambda x: functional.pad(x, (1, 1, 1, 1), mode="reflect"),
+            lambda x: functional.pad(x, (1, 1, 1, 1), mode="replicate"),
+            lambda x: functional.pixel_shuffle(x, 2),
+            lambda x: functional.pixel_unshuffle(x, 2),
+            lambda x: functional.channel_shuffle(x, 4),
+            lambda x: functional.glu(x, 1),
+            lambda x: functional.mse_loss(x, x * 2, reduction="none"),
+            lambda x: functional.batch_norm(x, None, None, training=True),
+            lambda x: x.roll(1, 1),
+        ):
+            for gradient in (torch.preserve_format, torch.contiguous_format):
+                strides = []
+                for device in ("cpu", DEVICE_TYPE):
+                    x = images.to(device).detach().requires_grad_()
+                    y = function(x)
+                    y.backward(torch.ones_like(y, memory_format=gradient))
+                    strides.append((y.stride(), x.grad.stride()))
+                self.assertEqual(strides[1], strides[0])
 
 
 # Replaces the CPU's kernel of an operator while a block runs.
@@ -1457,6 +1542,7 @@ class TestPythonDispatcher(FallbackTestCase):
 
 instantiate_parametrized_tests(TestCallsOnTheStream)
 instantiate_parametrized_tests(TestPredictions)
+instantiate_parametrized_tests(TestChannelsLast)
 instantiate_parametrized_tests(TestWrongPlans)
 instantiate_parametrized_tests(TestModes)
 instantiate_parametrized_tests(TestErrors)

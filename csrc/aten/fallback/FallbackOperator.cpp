@@ -167,13 +167,31 @@ bool FallbackOperator::canPlan(const c10::FunctionSchema& schema,
 }
 
 bool FallbackOperator::isDescribedByMeta(c10::ArrayRef<const Tensor*> tensors) const {
-  if (other_metadata_ == nullptr) {
+  if (other_metadata_ == nullptr || !has_meta_kernel_) {
     return has_meta_kernel_;
   }
-  return has_meta_kernel_ && other_metadata_->choice == facts::OtherMetadata::Dtypes &&
-         std::none_of(tensors.begin(), tensors.end(), [](const Tensor* tensor) {
-           return tensor->defined() && c10::isReducedFloatingType(tensor->scalar_type());
-         });
+  const auto has_none = [&](const auto& property) {
+    return std::none_of(tensors.begin(), tensors.end(), [&](const Tensor* tensor) {
+      return tensor->defined() && property(*tensor);
+    });
+  };
+  switch (other_metadata_->choice) {
+    case facts::OtherMetadata::Dtypes:
+      return has_none([](const Tensor& one) { return isReducedFloatingType(one.scalar_type()); });
+    case facts::OtherMetadata::ChannelsLast:
+      return has_none([](const Tensor& one) { return isChannelsLast(one); });
+    case facts::OtherMetadata::ChannelsLast3d:
+    case facts::OtherMetadata::Convolution:
+      return has_none([](const Tensor& one) { return one.dim() == 5 && isChannelsLast(one); });
+    case facts::OtherMetadata::Sizes:
+    case facts::OtherMetadata::Strides:
+      break;
+  }
+  return false;
+}
+
+bool FallbackOperator::isConvolution() const {
+  return other_metadata_ != nullptr && other_metadata_->choice == facts::OtherMetadata::Convolution;
 }
 
 bool FallbackOperator::waitsOnCuda(const c10::FunctionSchema& schema,

@@ -37,6 +37,11 @@ OPENREG_EXPORT void resetFallbackStats();
 // in the set.
 c10::DispatchKey functionalityOf(c10::DispatchKeySet keys);
 
+// Whether the channels of images, or of volumes, are the innermost dimension.
+inline bool isChannelsLast(const Tensor& tensor) {
+  return tensor.suggest_memory_format() != c10::MemoryFormat::Contiguous;
+}
+
 // The sparse, quantized and nested tensors among the arguments of a call.
 struct LayoutCounts {
   int not_plain = 0;          // see isPlain()
@@ -78,6 +83,9 @@ class FallbackOperator {
 
   // Whether the operator's Meta kernel describes the results of a call with these tensors.
   bool isDescribedByMeta(c10::ArrayRef<const Tensor*> tensors) const;
+
+  // Whether the operator convolves the first operand with the second one.
+  bool isConvolution() const;
 
   // Whether result sizes depend on floating-point numbers, such as the end of a range, and not only
   // on integers.

@@ -183,6 +183,15 @@ class MetaScope {
   const c10::WarningUtils::WarningHandlerGuard guard_{&dropped_};
 };
 
+// The CPU's convolutions of images have a channels-last result if the images or the filters are,
+// the first two operands. The Meta kernel's result is contiguous.
+void giveFormatOfOperands(c10::IValue& result, c10::ArrayRef<Tensor> operands) {
+  const auto is_images = [](const Tensor& one) { return one.dim() == 4 && isChannelsLast(one); };
+  if (is_images(operands[0]) || is_images(operands[1])) {
+    result = result.toTensor().contiguous(c10::MemoryFormat::ChannelsLast);
+  }
+}
+
 // What the Meta kernel describes. Errors: those of the kernel.
 std::shared_ptr<CallPlan> describeOnMeta(BoxedCall& call) {
   const std::vector<Tensor> tensors = metaTensors(call);
@@ -196,6 +205,9 @@ std::shared_ptr<CallPlan> describeOnMeta(BoxedCall& call) {
   }
   const MetaScope scope;
   call.op().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  if (call.known().isConvolution()) {
+    giveFormatOfOperands(stack.back(), tensors);
+  }
   return planFor(call, tensors, stack, c10::DeviceType::Meta);
 }
 
