@@ -20,10 +20,6 @@ void check(const std::string& settings) {
   if (keys_in_use.check != nullptr) {
     keys_in_use.check(settings);
   }
-  if (AcceleratorAllocatorConfig::use_expandable_segments()) {
-    TORCH_WARN_ONCE(
-        "allocator settings: expandable_segments is not supported by openreg and ignored");
-  }
 }
 
 // Those that torch has not registered.

@@ -2,9 +2,6 @@
 //
 // c10's AcceleratorAllocatorConfig parses the keys that all accelerators share. It passes keys that
 // a backend has registered to the backend's hook, and rejects all others with a ValueError.
-//
-// A request for expandable segments does not affect results, so it is only a warning: a device has
-// as many addresses as memory, and a segment cannot grow.
 #pragma once
 
 #include <string>

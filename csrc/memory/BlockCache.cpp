@@ -27,8 +27,6 @@ constexpr size_t kRoundLarge = CachingAllocator::kRoundLarge;
 
 constexpr MempoolId_t kDefaultPools = {0, 0};
 
-size_t roundUp(size_t size, size_t multiple) { return (size + multiple - 1) / multiple * multiple; }
-
 // Blocks of the small pool are never oversize, whatever the settings are.
 bool isOversize(const Block& block) {
   return !block.pool->isSmall() && block.size >= AcceleratorAllocatorConfig::max_split_size();
@@ -86,8 +84,10 @@ BlockPool& BlockCache::poolFor(const BlockRequest& request) {
 Block* BlockCache::reuse(const BlockRequest& request) {
   ++search_count_;
   const FreeBlocks& free_blocks = poolFor(request).free_blocks;
-  const std::optional<FreeBlocks::Position> place =
-      free_blocks.bestFit(request.stream, request.rounded);
+  std::optional<FreeBlocks::Position> place = free_blocks.bestFit(request.stream, request.rounded);
+  if (place.has_value() && C10_UNLIKELY((**place)->is_expandable)) {
+    place = fitFrom(*place, free_blocks, request);
+  }
   if (!place.has_value() || isTooLarge(***place, request)) {
     return nullptr;
   }
@@ -104,7 +104,10 @@ Block* BlockCache::reuseOfPools(const BlockRequest& request) {
     }
     const bool is_small = request.rounded <= kSmallSize;
     const FreeBlocks& free_blocks = (is_small ? pool.small : pool.large).free_blocks;
-    const auto place = free_blocks.bestFit(request.stream, request.rounded);
+    auto place = free_blocks.bestFit(request.stream, request.rounded);
+    if (place.has_value() && (**place)->is_expandable) {
+      place = fitFrom(*place, free_blocks, request);
+    }
     if (place.has_value() && !isTooLarge(***place, request)) {
       return handOut(*place, request);
     }
@@ -112,11 +115,125 @@ Block* BlockCache::reuseOfPools(const BlockRequest& request) {
   return nullptr;
 }
 
+// The best fit, given the block of an expandable segment that is the smallest one. Of such blocks,
+// what counts is the size to which they can grow; without the setting, they serve no request.
+std::optional<FreeBlocks::Position> BlockCache::fitFrom(FreeBlocks::Position place,
+                                                        const FreeBlocks& free_blocks,
+                                                        const BlockRequest& request) {
+  const auto isEnd = [&](FreeBlocks::Position at) {
+    return at == free_blocks.end() || *(*at)->stream != request.stream;
+  };
+  if (!areSegmentsExpandable()) {
+    while (!isEnd(place) && (*place)->is_expandable) {
+      ++place;
+    }
+    return isEnd(place) ? std::nullopt : std::optional(place);
+  }
+  const auto sizeToGrowTo = [](const Block& block) {
+    const bool can_grow = block.next != nullptr && block.next->is_unmapped;
+    return block.size + (can_grow ? block.next->size : 0);
+  };
+  for (FreeBlocks::Position next = std::next(place);
+       (*place)->is_expandable && !isEnd(next) && sizeToGrowTo(**next) < sizeToGrowTo(**place);
+       ++next) {
+    place = next;
+  }
+  return place;
+}
+
 Block* BlockCache::reserve(const BlockRequest& request) {
   const size_t size = segmentSize(request.rounded);
-  if (statistics_.reservedBytes() + size > limit()) {
+  const bool is_expandable = areSegmentsExpandable();
+  // A segment may grow by less than that, and the device knows how much it has.
+  const bool is_limited = !is_expandable || memory_fraction_ < 1;
+  if (is_limited && statistics_.reservedBytes() + size > limit()) {
     return nullptr;
   }
+  if (is_expandable) {
+    BlockPool& pool = poolFor(request);
+    Block* room = expandable_.findRoom(pool, request.stream, request.rounded);
+    if (room == nullptr) {
+      room = reserveAddresses(pool, request);
+    }
+    if (room != nullptr) {
+      return growSegment(room, request);
+    }
+  }
+  return reserveSegment(request);
+}
+
+// Returns the unmapped block of a new segment, null if there are no addresses for it.
+Block* BlockCache::reserveAddresses(BlockPool& pool, const BlockRequest& request) {
+  orDeviceProp properties{};
+  OPENREG_CHECK(orGetDeviceProperties(&properties, device_));
+  auto block = std::make_unique<Block>();
+  block->device = device_;
+  block->stream = keep(request.stream);
+  block->pool = &pool;
+  block->is_expandable = true;
+  block->is_unmapped = true;
+  const DeviceIndex previous = exchange_device(device_);
+  const bool is_reserved = expandable_.create(pool, properties.totalGlobalMem, *block);
+  exchange_device(previous);
+  if (!is_reserved || block->size < request.rounded) {
+    if (is_reserved) {
+      expandable_.release(*block);
+    }
+    return nullptr;
+  }
+  if (pool.owner != nullptr) {
+    ++pool.owner->segment_count;
+  }
+  segments_.insert(block.get());
+  expandable_.insert(block.get());
+  return block.release();
+}
+
+// Allocates a block that begins where `room` does, which may be free or unmapped.
+Block* BlockCache::growSegment(Block* room, const BlockRequest& request) {
+  if (room->is_unmapped) {
+    room = mapBlock(room, std::min(room->size, request.rounded), request);
+  }
+  while (room != nullptr && room->size < request.rounded) {
+    const size_t missing = request.rounded - room->size;
+    room = mapBlock(room->next, std::min(room->next->size, missing), request);
+  }
+  return room == nullptr ? nullptr : handOut(room->pool->free_blocks.find(room), request);
+}
+
+// Gives memory to the first `size` bytes of an unmapped block, in whole pages. Returns the free
+// block that has them, null if the device has no room for them.
+Block* BlockCache::mapBlock(Block* block, size_t size, const BlockRequest& request) {
+  size = expandable_.roundUpToPages(*block, size);
+  {
+    const RelaxedIfCapturing relaxed(device_);
+    const orError_t error = orMemMap(block->address, size);
+    if (error == orErrorMemoryAllocation) {
+      std::ignore = orGetLastError();
+      return nullptr;
+    }
+    OPENREG_CHECK_RESULT(error, "orMemMap");
+  }
+  expandable_.erase(block);
+  if (size < block->size) {
+    Block* rest = split(block, size);
+    rest->is_unmapped = true;
+    expandable_.insert(rest);
+  }
+  block->is_unmapped = false;
+  if (BlockObserver* observer = blockObserver(); C10_UNLIKELY(observer != nullptr)) {
+    observer->segmentReserved(*block);
+  }
+  if (request.context != nullptr && block->previous == nullptr) {
+    block->findOrCreateExtras().segment_context = request.context;
+  }
+  statistics_.addMapped(*block);
+  record(TraceEntry::SEGMENT_MAP, *block, request.context);
+  return addFree(block);
+}
+
+Block* BlockCache::reserveSegment(const BlockRequest& request) {
+  const size_t size = segmentSize(request.rounded);
   void* address = nullptr;
   const DeviceIndex previous = exchange_device(device_);
   const RelaxedIfCapturing relaxed(device_);
@@ -189,19 +306,25 @@ Block* BlockCache::splitIfWorthwhile(Block* block, size_t size) {
   }
   const size_t remaining = block->size - size;
   const bool is_worthwhile =
-      block->pool->isSmall()
+      block->pool->isSmall() || areSegmentsExpandable()
           ? remaining >= rounding
           : size < AcceleratorAllocatorConfig::max_split_size() && remaining > kSmallSize;
   if (!is_worthwhile) {
     return nullptr;
   }
+  return split(block, size);
+}
+
+// Returns the new block, which begins `size` bytes after the start of the other.
+Block* BlockCache::split(Block* block, size_t size) {
   Block* rest = spare_ != nullptr ? spare_.release() : new Block();
   rest->device = device_;
   rest->stream = block->stream;
-  rest->size = remaining;
+  rest->size = block->size - size;
   rest->pool = block->pool;
   rest->address = block->address + size;
   rest->is_oversize_segment = block->is_oversize_segment;
+  rest->is_expandable = block->is_expandable;
   rest->freed_at = search_count_;
   rest->previous = block;
   rest->next = block->next;
@@ -264,6 +387,11 @@ void BlockCache::makeFree(Block* block) {
   } else {
     block->extras.reset();
   }
+  addFree(block);
+}
+
+// Adds a block to its pool, merged with its free neighbors. Returns the block that it became.
+Block* BlockCache::addFree(Block* block) {
   FreeBlocks& free_blocks = block->pool->free_blocks;
   std::optional<FreeBlocks::Position> place = placeToJoin(block->next);
   if (const auto lower = placeToJoin(block->previous)) {
@@ -279,6 +407,7 @@ void BlockCache::makeFree(Block* block) {
   block->freed_at = search_count_;
   place.has_value() ? free_blocks.replace(*place, block) : free_blocks.insert(block);
   statistics_.addInactiveSplit(*block);
+  return block;
 }
 
 // The position of a neighbor that can be merged, if it is free.
@@ -315,11 +444,70 @@ std::vector<BlockPool*> BlockCache::allPools() {
 void BlockCache::detachFreeSegments(BlockPool& pool,
                                     const std::shared_ptr<GatheredContext>& context,
                                     std::vector<Block*>& segments) {
+  std::vector<Block*> expandable;
   for (auto it = pool.free_blocks.begin(); it != pool.free_blocks.end();) {
     Block* block = *it++;
-    if (!block->isSplit()) {
+    if (block->is_expandable) {
+      expandable.push_back(block);
+    } else if (!block->isSplit()) {
       detachSegment(block, context, segments);
     }
+  }
+  for (Block* block : expandable) {
+    detachPages(block, context, segments);
+  }
+}
+
+// Detaches the whole pages of a free block; what is before and after them stays free.
+void BlockCache::detachPages(Block* block, const std::shared_ptr<GatheredContext>& context,
+                             std::vector<Block*>& blocks) {
+  const auto pages = expandable_.pagesIn(*block);
+  if (!pages.has_value()) {
+    return;
+  }
+  FreeBlocks& free_blocks = block->pool->free_blocks;
+  free_blocks.erase(free_blocks.find(block));
+  if (pages->offset > 0) {
+    Block* const before = block;
+    block = split(before, pages->offset);
+    free_blocks.insert(before);
+  }
+  if (pages->size < block->size) {
+    free_blocks.insert(split(block, pages->size));
+  }
+  block->is_unmapped = true;
+  block->pending_uses = 1;  // until finishUnmapping()
+  if (BlockObserver* observer = blockObserver(); C10_UNLIKELY(observer != nullptr)) {
+    observer->segmentReleased(*block);
+  }
+  statistics_.removeMapped(*block);
+  record(TraceEntry::SEGMENT_UNMAP, *block, context != nullptr ? context : block->segmentContext());
+  blocks.push_back(block);
+}
+
+void BlockCache::finishUnmapping(Block* block) {
+  block->pending_uses = 0;
+  const auto isUnmapped = [](const Block* neighbor) {
+    return neighbor != nullptr && neighbor->is_unmapped && neighbor->pending_uses == 0;
+  };
+  if (Block* const upper = block->next; isUnmapped(upper)) {
+    expandable_.erase(upper);
+    join(block, upper);
+  }
+  if (Block* const lower = block->previous; isUnmapped(lower)) {
+    expandable_.erase(lower);
+    block = join(lower, block);
+  }
+  if (block->isSplit()) {
+    expandable_.insert(block);
+    return;
+  }
+  segments_.erase(block);
+  PrivatePool* const owner = block->pool->owner;
+  expandable_.release(*block);
+  delete block;
+  if (owner != nullptr && --owner->segment_count == 0 && owner->use_count == 0) {
+    private_pools_.erase(MempoolId_t(owner->id));
   }
 }
 
@@ -381,7 +569,7 @@ std::vector<Block*> BlockCache::detachGarbage() {
     uint64_t total_age = 0;
     for (BlockPool* pool : {&small_, &large_}) {
       for (Block* block : pool->free_blocks) {
-        if (!block->isSplit()) {
+        if (!block->isSplit() && !block->is_expandable) {
           candidates.push_back(block);
           total_age += search_count_ - block->freed_at;
         }

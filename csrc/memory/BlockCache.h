@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "csrc/memory/BlockPool.h"
+#include "csrc/memory/ExpandableSegments.h"
 #include "csrc/memory/MemoryHistory.h"
 #include "csrc/memory/MemorySnapshot.h"
 #include "csrc/memory/MemoryStatistics.h"
@@ -64,7 +65,8 @@ class BlockCache {
   // Null if none fits.
   Block* reuseOfPools(const BlockRequest& request);
 
-  // Allocates a block of a new segment. Null if the device or the limit has no room for it.
+  // Allocates a block of a new segment, or of one that grows, if segments are expandable. Null if
+  // the device or the limit has no room for it.
   Block* reserve(const BlockRequest& request);
 
   // Ends the allocation of a block. Returns true, and makes it free, if no other stream used it.
@@ -82,7 +84,8 @@ class BlockCache {
   void takeHeldBack();
 
   // --- Segments. The cache drops detached segments: the caller frees their memory and deletes
-  // their only blocks.
+  // their only blocks. Of expandable segments it detaches blocks: the caller unmaps their memory
+  // and calls finishUnmapping().
 
   // Detaches all segments without a block in use: those of the default pools, and of private pools
   // without users; given the id of a private pool, only those of that pool. The history entry gets
@@ -90,6 +93,10 @@ class BlockCache {
   std::vector<Block*> detachUnused(const std::shared_ptr<GatheredContext>& context);
   std::vector<Block*> detachUnused(MempoolId_t pool,
                                    const std::shared_ptr<GatheredContext>& context);
+
+  // Keeps the addresses of a detached block of an expandable segment, or ends their reservation if
+  // the segment has no memory left. Deletes the block, or owns it again.
+  void finishUnmapping(Block* block);
 
   // Whether more is reserved than the setting garbage_collection_threshold allows.
   bool isGarbageDue() const;
@@ -156,8 +163,20 @@ class BlockCache {
   Block* handOut(FreeBlocks::Position place, const BlockRequest& request);
   void makeAllFree(const std::vector<Block*>& blocks);
   Block* splitIfWorthwhile(Block* block, size_t size);
+  Block* split(Block* block, size_t size);
+  Block* addFree(Block* block);
   std::optional<FreeBlocks::Position> placeToJoin(Block* neighbor);
   Block* join(Block* lower, Block* upper);
+
+  static std::optional<FreeBlocks::Position> fitFrom(FreeBlocks::Position place,
+                                                     const FreeBlocks& free_blocks,
+                                                     const BlockRequest& request);
+  Block* reserveSegment(const BlockRequest& request);
+  Block* reserveAddresses(BlockPool& pool, const BlockRequest& request);
+  Block* growSegment(Block* room, const BlockRequest& request);
+  Block* mapBlock(Block* block, size_t size, const BlockRequest& request);
+  void detachPages(Block* block, const std::shared_ptr<GatheredContext>& context,
+                   std::vector<Block*>& blocks);
 
   void detachFreeSegments(BlockPool& pool, const std::shared_ptr<GatheredContext>& context,
                           std::vector<Block*>& segments);
@@ -171,7 +190,8 @@ class BlockCache {
               const std::shared_ptr<GatheredContext>& context) {
     if (C10_UNLIKELY(isHistoryEnabled())) {
       const bool is_segment =
-          action == TraceEntry::SEGMENT_ALLOC || action == TraceEntry::SEGMENT_FREE;
+          action == TraceEntry::SEGMENT_ALLOC || action == TraceEntry::SEGMENT_FREE ||
+          action == TraceEntry::SEGMENT_MAP || action == TraceEntry::SEGMENT_UNMAP;
       record(action, reinterpret_cast<size_t>(block.address),
              is_segment ? block.size : block.requested_size, *block.stream, block.pool->id(),
              context);
@@ -184,6 +204,7 @@ class BlockCache {
   std::map<MempoolId_t, PrivatePool> private_pools_;
   std::vector<std::pair<PrivatePool*, StreamFilter>> allocating_to_;
   Segments segments_;
+  ExpandableSegments expandable_;
   std::unique_ptr<Block> spare_;  // of the last merge, for the next split: saves heap calls
   std::unordered_set<OpenRegStream> streams_;  // that blocks belong to; never shrinks
   uint64_t search_count_ = 0;                  // of the cache: the clock of garbage collection

@@ -1,7 +1,9 @@
 // Blocks of device memory, and the pools of free blocks.
 //
 // Glossary
-//   segment   the memory of one orMalloc call; never moves, and is released as a whole
+//   segment   the memory of one orMalloc call; never moves, and is released as a whole. An
+//   expandable
+//             one is a range of reserved addresses, which has memory where it is mapped
 //   block     a part of a segment, used by one tensor storage or free. The blocks of a segment
 //             form a doubly linked list in address order
 //   pool      all free blocks of one class: small (requests up to kSmallSize) or large. A block
@@ -50,10 +52,12 @@ struct Block {
   bool is_allocated = false;
   bool is_oversize_allocation = false;  // as counted by the statistics,
   bool is_oversize_segment = false;     // whatever the settings are later
+  bool is_expandable = false;           // of an expandable segment
+  bool is_unmapped = false;             // has addresses only, or is about to lose its memory
 
   bool isSplit() const { return previous != nullptr || next != nullptr; }
   // Free for reuse: neither in use nor waiting for another stream.
-  bool isFree() const { return !is_allocated && pending_uses == 0; }
+  bool isFree() const { return !is_allocated && pending_uses == 0 && !is_unmapped; }
 
   // Whether record_stream named other streams.
   bool hasOtherStreams() const { return extras != nullptr && !extras->used_on.empty(); }
@@ -161,6 +165,10 @@ struct BlockPool {
   bool isSmall() const { return type == CachingAllocator::StatType::SMALL_POOL; }
   MempoolId_t id() const;
 };
+
+inline size_t roundUp(size_t size, size_t multiple) {
+  return (size + multiple - 1) / multiple * multiple;
+}
 
 // The options of a program's private pool.
 struct PoolOptions {

@@ -240,6 +240,12 @@ void DeviceCachingAllocator::waitForOtherStreams() {
 void DeviceCachingAllocator::giveBack(const std::vector<Block*>& segments) {
   const RelaxedCaptureGuard relaxed;
   for (Block* block : segments) {
+    if (block->is_expandable) {
+      OPENREG_CHECK(orMemUnmap(block->address, block->size));
+      const Lock lock(mutex_);
+      cache_.finishUnmapping(block);
+      continue;
+    }
     OPENREG_CHECK(orFree(block->address));
     delete block;
   }

@@ -7,6 +7,7 @@ namespace {
 
 using CachingDeviceAllocator::SegmentInfo;
 
+// Of an expandable segment, a range that has memory without a gap.
 SegmentInfo describe(const Block& first, uint64_t search_count) {
   SegmentInfo segment;
   segment.device = first.device;
@@ -14,8 +15,9 @@ SegmentInfo describe(const Block& first, uint64_t search_count) {
   segment.stream = reinterpret_cast<void*>(first.stream->id());
   segment.is_large = !first.pool->isSmall();
   segment.owner_private_pool_id = first.pool->id();
+  segment.is_expandable = first.is_expandable;
   segment.context_when_allocated = first.segmentContext();
-  for (const Block* block = &first; block != nullptr; block = block->next) {
+  for (const Block* block = &first; block != nullptr && !block->is_unmapped; block = block->next) {
     const bool is_active = !block->isFree();
     segment.total_size += block->size;
     segment.requested_size += block->requested_size;
@@ -36,8 +38,13 @@ std::vector<SegmentInfo> describeSegments(const Segments& segments, MempoolId_t 
                                           uint64_t search_count) {
   std::vector<SegmentInfo> described;
   for (const Block* first : segments) {
-    if (pool == MempoolId_t{0, 0} || first->pool->id() == pool) {
-      described.push_back(describe(*first, search_count));
+    if (pool != MempoolId_t{0, 0} && first->pool->id() != pool) {
+      continue;
+    }
+    for (const Block* block = first; block != nullptr; block = block->next) {
+      if (!block->is_unmapped && (block == first || block->previous->is_unmapped)) {
+        described.push_back(describe(*block, search_count));
+      }
     }
   }
   std::sort(described.begin(), described.end(),
@@ -52,7 +59,7 @@ std::optional<SegmentTotals> totalsOf(const Segments& segments) {
       return std::nullopt;
     }
     for (Block* block = first; block != nullptr; block = block->next) {
-      totals.reserved += block->size;
+      totals.reserved += block->is_unmapped ? 0 : block->size;
       totals.allocated += block->is_allocated ? block->size : 0;
       totals.free_count += block->isFree() ? 1 : 0;
       const Block* next = block->next;

@@ -46,10 +46,14 @@ void forEachStat(DeviceStats& stats, Visit&& visit) {
 
 void MemoryStatistics::changeReserved(const Block& block, bool is_added) {
   change(stats_.segment, *block.pool, 1, is_added);
-  change(stats_.reserved_bytes, *block.pool, block.size, is_added);
   if (block.is_oversize_segment) {
     change(stats_.oversize_segments, 1, is_added);
   }
+  changeReservedBytes(block, is_added);
+}
+
+void MemoryStatistics::changeReservedBytes(const Block& block, bool is_added) {
+  change(stats_.reserved_bytes, *block.pool, block.size, is_added);
   if (const PrivatePool* owner = block.pool->owner) {
     change(stats_.reserved_bytes_by_private_pools[owner->id], *block.pool, block.size, is_added);
   }
@@ -63,7 +67,7 @@ void MemoryStatistics::changeActive(const Block& block, bool is_added) {
 }
 
 void MemoryStatistics::changeInactiveSplit(const Block& block, bool is_added) {
-  if (block.isSplit()) {
+  if (block.isSplit() && !block.is_expandable) {
     change(stats_.inactive_split, *block.pool, 1, is_added);
     change(stats_.inactive_split_bytes, *block.pool, block.size, is_added);
   }

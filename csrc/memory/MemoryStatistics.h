@@ -17,6 +17,10 @@ class MemoryStatistics {
   void addSegment(const Block& block) { changeReserved(block, true); }
   void removeSegment(const Block& block) { changeReserved(block, false); }
 
+  // Counts memory of expandable segments, given the block that has it alone.
+  void addMapped(const Block& block) { changeReservedBytes(block, true); }
+  void removeMapped(const Block& block) { changeReservedBytes(block, false); }
+
   // Counts a block that was allocated; it is then active as well.
   void addAllocation(const Block& block);
   void removeAllocation(const Block& block);
@@ -25,7 +29,7 @@ class MemoryStatistics {
   void removeActive(const Block& block) { changeActive(block, false); }
 
   // Counts a free block whose segment cannot be released because of other blocks. Does nothing for
-  // others.
+  // others, and for blocks of expandable segments, whose free pages can always be released.
   void addInactiveSplit(const Block& block) { changeInactiveSplit(block, true); }
   void removeInactiveSplit(const Block& block) { changeInactiveSplit(block, false); }
 
@@ -44,6 +48,7 @@ class MemoryStatistics {
 
  private:
   void changeReserved(const Block& block, bool is_added);
+  void changeReservedBytes(const Block& block, bool is_added);
   void changeActive(const Block& block, bool is_added);
   void changeInactiveSplit(const Block& block, bool is_added);
   void changeAllocation(const Block& block, bool is_added);

@@ -159,7 +159,7 @@ py::dict describeSettings() {
   result["garbage_collection_threshold"] =
       AcceleratorAllocatorConfig::garbage_collection_threshold();
   result["large_segment_size"] = AcceleratorAllocatorConfig::large_segment_size();
-  result["expandable_segments"] = false;
+  result["expandable_segments"] = AcceleratorAllocatorConfig::use_expandable_segments();
   return result;
 }
 

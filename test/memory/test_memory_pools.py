@@ -415,20 +415,6 @@ class TestSettings(OpenRegTestCase):
             {"PYTORCH_ALLOC_CONF": "max_split_size_mb:20,no_such_key:[1,2],x:1"},
         )
 
-    def test_expandable_segments_are_a_warning(self):
-        run_program(
-            """
-            import warnings
-            import torch
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                torch.ones(1, device="openreg")
-            texts = [str(warning.message) for warning in caught]
-            assert any("expandable_segments is not supported" in text for text in texts), texts
-            """,
-            {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
-        )
-
     def test_settings_made_later_count_from_then_on(self):
         run_program(
             """

@@ -421,6 +421,23 @@ class Fuzzer {
     }
   }
 
+  void use_reserved_addresses() {
+    constexpr size_t page = OPENREG_MAPPING_GRANULARITY;
+    void* memory = nullptr;
+    if (CALL(orMemAddressReserve(or_null(&memory), 4 * page)) != orSuccess) return;
+    char* reserved = static_cast<char*>(memory);
+    const size_t first = pick(4);
+    const size_t count = pick(5);
+    const bool is_mapped = CALL(orMemMap(reserved + first * page, count * page)) == orSuccess;
+    CALL(orMemMap(device_pointer_inside(), page));
+    CALL(orMemset(reserved + first * page, 1, page));
+    CALL(orMemUnmap(reserved + pick(4) * page, page));
+    if (is_mapped) {
+      for (size_t i = 0; i < 4; ++i) CALL(orMemUnmap(reserved + i * page, page));
+    }
+    CALL(orMemAddressFree(reserved));
+  }
+
   void allocate() {
     void* memory = nullptr;
     size_t free_size = 0;
@@ -428,7 +445,7 @@ class Fuzzer {
     orPointerAttributes attributes;
     ptrdiff_t offset = 0;
     const size_t i = pick(place_count);
-    switch (pick(9)) {
+    switch (pick(10)) {
       case 0:
       case 1:
         if (CALL(orMalloc(or_null(&memory), size())) == orSuccess) {
@@ -459,6 +476,8 @@ class Fuzzer {
       case 6:
         CALL(orMemGetInfo(or_null(&free_size), &total_size, static_cast<int>(pick(4)) - 1));
         return;
+      case 8:
+        return use_reserved_addresses();
       case 7:
         CALL(orPointerGetAttributes(or_null(&attributes), any_number<void*>()));
         CALL(orHostGetKernelPointer(or_null(&memory), shared_.pinned));

@@ -13,7 +13,7 @@ constexpr size_t capacity = size_t{16} << 20;
 constexpr size_t unit = OPENREG_MEMORY_ALIGNMENT;
 
 struct MappedArena {
-  MappedArena() : base(map()), arena(base, 0, capacity) {}
+  MappedArena() : base(map()), arena(base, 0, capacity, capacity) {}
 
   static uintptr_t map() {
     void* address = openreg::os::reserve_addresses(capacity);

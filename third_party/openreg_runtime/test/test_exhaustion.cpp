@@ -205,6 +205,39 @@ void add_memory_calls(std::vector<Call>& calls) {
                      failing = after;
                      return error;
                    }});
+  constexpr size_t page = OPENREG_MAPPING_GRANULARITY;
+  static char* reserved = nullptr;
+  CHECK_OK(orMemAddressReserve(&memory, 3 * page));
+  reserved = static_cast<char*>(memory);
+  calls.push_back({"orMemAddressReserve", [] { return orMemAddressReserve(&memory, page); },
+                   [] { CHECK_OK(orMemAddressFree(memory)); }});
+  calls.push_back({"orMemMap", [] { return orMemMap(reserved, page); },
+                   [] { CHECK_OK(orMemUnmap(reserved, page)); }});
+  calls.push_back({"orMemMap of mapped memory",
+                   [] { return orMemMap(device, page); },
+                   [] {},
+                   {orErrorInvalidValue}});
+  // In the middle of others: what is behind becomes a range of its own.
+  calls.push_back({"orMemUnmap", [] {
+                     const Failing kept = std::exchange(failing, {});
+                     if (orPointerAttributes found;
+                         orPointerGetAttributes(&found, reserved + page) == orSuccess &&
+                         found.type != orMemoryTypeDevice) {
+                       CHECK_OK(orMemMap(reserved, 3 * page));
+                     }
+                     failing = kept;
+                     const orError_t error = orMemUnmap(reserved + page, page);
+                     if (error != orSuccess) return error;
+                     const Failing after = std::exchange(failing, {});
+                     CHECK_OK(orMemUnmap(reserved, page));
+                     CHECK_OK(orMemUnmap(reserved + 2 * page, page));
+                     failing = after;
+                     return error;
+                   }});
+  calls.push_back({"orMemAddressFree",
+                   [] { return orMemAddressFree(reserved + page); },
+                   [] {},
+                   {orErrorInvalidValue}});
   calls.push_back({"orMallocHost", [] { return orMallocHost(&pinned, 1000); },
                    [] { CHECK_OK(orFreeHost(pinned)); }});
   add_free_host_calls(calls);

@@ -27,6 +27,26 @@ size_t free_memory(int device) {
   return free_size;
 }
 
+constexpr size_t page = OPENREG_MAPPING_GRANULARITY;
+
+// Addresses of the current device.
+char* reserve(size_t size) {
+  void* memory = nullptr;
+  CHECK_OK(orMemAddressReserve(&memory, size));
+  return static_cast<char*>(memory);
+}
+
+size_t allocation_size(const char* memory) {
+  const orPointerAttributes attributes = attributes_of(memory);
+  return attributes.type == orMemoryTypeDevice ? attributes.allocationSize : 0;
+}
+
+char byte_at(const char* memory) {
+  char byte = 0;
+  CHECK_OK(orMemcpy(&byte, memory, 1, orMemcpyDeviceToHost));
+  return byte;
+}
+
 }  // namespace
 
 TEST(a_size_of_0_gives_null) {
@@ -47,6 +67,7 @@ TEST(null_results_are_refused) {
   size_t size = 0;
   CHECK_ERROR(orMalloc(nullptr, 1), orErrorInvalidValue);
   CHECK_ERROR(orMallocHost(nullptr, 1), orErrorInvalidValue);
+  CHECK_ERROR(orMemAddressReserve(nullptr, OPENREG_MAPPING_GRANULARITY), orErrorInvalidValue);
   CHECK_ERROR(orMemGetInfo(&size, nullptr, 0), orErrorInvalidValue);
   CHECK_ERROR(orMemGetInfo(nullptr, &size, 0), orErrorInvalidValue);
   CHECK_ERROR(orPointerGetAttributes(nullptr, &size), orErrorInvalidValue);
@@ -65,17 +86,151 @@ TEST(all_memory_of_a_device_lies_in_its_range_of_addresses) {
     size_t total_size = 0;
     CHECK_OK(orDeviceGetAddressRange(&begin, &size, device));
     CHECK_OK(orMemGetInfo(&free_size, &total_size, device));
-    CHECK_EQUAL(size, total_size);
+    CHECK(size > 2 * total_size);
     CHECK_OK(orSetDevice(device));
     char* first = device_malloc(1);
     CHECK(first == begin);
-    char* last = device_malloc(size - OPENREG_MEMORY_ALIGNMENT);
-    CHECK(last + size - OPENREG_MEMORY_ALIGNMENT == static_cast<char*>(begin) + size);
+    const size_t rest = total_size - OPENREG_MEMORY_ALIGNMENT;
+    char* last = device_malloc(rest);
+    CHECK(last + rest == static_cast<char*>(begin) + total_size);
+    char* reserved = reserve(total_size);
+    CHECK(reserved >= last + rest);
+    CHECK(reserved + total_size <= static_cast<char*>(begin) + size);
+    CHECK_OK(orMemAddressFree(reserved));
   }
   CHECK(begins[0] != begins[1]);
   size_t size = 0;
   CHECK_ERROR(orDeviceGetAddressRange(begins, &size, 2), orErrorInvalidDevice);
   CHECK_ERROR(orDeviceGetAddressRange(begins, &size, -1), orErrorInvalidDevice);
+}
+
+TEST(reserved_addresses_have_memory_where_it_is_mapped) {
+  const size_t before = free_memory(0);
+  char* memory = reserve(8 * page);
+  CHECK_EQUAL(free_memory(0), before);
+  CHECK_ERROR(orMemset(memory, 1, 1), orErrorIllegalAddress);
+  CHECK_OK(orMemMap(memory + page, 2 * page));
+  CHECK_EQUAL(free_memory(0), before - 2 * page);
+  CHECK_EQUAL(allocation_size(memory), size_t{0});
+  CHECK_EQUAL(allocation_size(memory + 3 * page), size_t{0});
+  CHECK_EQUAL(allocation_size(memory + 2 * page), 2 * page);
+  CHECK_OK(orMemset(memory + page, 1, 2 * page));
+  CHECK_ERROR(orMemset(memory + page, 1, 2 * page + 1), orErrorInvalidValue);
+  CHECK_ERROR(orMemset(memory + 3 * page, 1, 1), orErrorIllegalAddress);
+  CHECK_OK(orMemUnmap(memory + page, 2 * page));
+  CHECK_OK(orMemAddressFree(memory));
+  CHECK_EQUAL(free_memory(0), before);
+}
+
+TEST(mapped_memory_grows_to_both_sides_and_shrinks_anywhere) {
+  char* memory = reserve(8 * page);
+  for (const size_t i : {3, 5, 4, 2, 6}) {
+    CHECK_OK(orMemMap(memory + i * page, page));
+  }
+  CHECK_EQUAL(allocation_size(memory + 4 * page), 5 * page);
+  CHECK_OK(orMemUnmap(memory + 4 * page, page));
+  CHECK_EQUAL(allocation_size(memory + 3 * page), 2 * page);
+  CHECK_EQUAL(allocation_size(memory + 4 * page), size_t{0});
+  CHECK_EQUAL(allocation_size(memory + 5 * page), 2 * page);
+  CHECK_OK(orMemUnmap(memory + 2 * page, page));
+  CHECK_OK(orMemUnmap(memory + 6 * page, page));
+  CHECK_EQUAL(allocation_size(memory + 3 * page), page);
+  CHECK_EQUAL(allocation_size(memory + 5 * page), page);
+  CHECK_OK(orMemMap(memory + 4 * page, page));
+  CHECK_OK(orMemUnmap(memory + 3 * page, 3 * page));
+  CHECK_OK(orMemAddressFree(memory));
+}
+
+TEST(neighboring_reservations_are_different_allocations) {
+  char* first = reserve(2 * page);
+  char* second = reserve(2 * page);
+  CHECK(second == first + 2 * page);
+  CHECK_OK(orMemMap(second, 2 * page));
+  CHECK_OK(orMemMap(first, 2 * page));
+  CHECK_EQUAL(allocation_size(first), 2 * page);
+  CHECK_EQUAL(allocation_size(second), 2 * page);
+  CHECK_ERROR(orMemUnmap(first, 4 * page), orErrorInvalidValue);
+  CHECK_OK(orMemUnmap(first, 2 * page));
+  CHECK_OK(orMemUnmap(second, 2 * page));
+  CHECK_OK(orMemAddressFree(first));
+  CHECK(reserve(page) == first);
+  CHECK_OK(orMemAddressFree(first));
+  CHECK_OK(orMemAddressFree(second));
+}
+
+TEST(mapped_memory_reads_as_zeros) {
+  char* memory = reserve(2 * page);
+  CHECK_OK(orMemMap(memory, 2 * page));
+  CHECK_OK(orMemset(memory, 1, 2 * page));
+  CHECK_OK(orMemUnmap(memory + page, page));
+  CHECK_OK(orMemMap(memory + page, page));
+  CHECK_EQUAL(byte_at(memory + page - 1), 1);
+  CHECK_EQUAL(byte_at(memory + page), 0);
+  CHECK_EQUAL(byte_at(memory + 2 * page - 1), 0);
+  CHECK_OK(orMemUnmap(memory, 2 * page));
+  CHECK_OK(orMemAddressFree(memory));
+}
+
+TEST(unmapping_waits_for_the_device) {
+  char* memory = reserve(page);
+  CHECK_OK(orMemMap(memory, page));
+  std::atomic<bool> has_run{false};
+  test::Gate gate;
+  gate.hold(nullptr);
+  CHECK_OK(orLaunchHostFunc(
+      nullptr, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &has_run));
+  std::thread opener([&] { gate.open(); });
+  CHECK_OK(orMemUnmap(memory, page));
+  CHECK(has_run);
+  opener.join();
+  CHECK_OK(orMemAddressFree(memory));
+}
+
+TEST(mapped_memory_and_allocations_share_the_memory_of_the_device) {
+  size_t free_size = 0;
+  size_t total_size = 0;
+  CHECK_OK(orMemGetInfo(&free_size, &total_size, 0));
+  const size_t pages = free_size / page;
+  char* memory = reserve((pages + 1) * page);
+  CHECK_ERROR(orMemMap(memory, (pages + 1) * page), orErrorMemoryAllocation);
+  CHECK_EQUAL(free_memory(0), free_size);
+  CHECK_OK(orMemMap(memory, pages * page));
+  CHECK_EQUAL(free_memory(0), free_size - pages * page);
+  void* other = nullptr;
+  CHECK_ERROR(orMalloc(&other, page), orErrorMemoryAllocation);
+  CHECK_OK(orMemUnmap(memory, page));
+  CHECK_OK(orMalloc(&other, page));
+  CHECK_ERROR(orMemMap(memory, page), orErrorMemoryAllocation);
+  CHECK_OK(orFree(other));
+  CHECK_OK(orMemUnmap(memory + page, (pages - 1) * page));
+  CHECK_OK(orMemAddressFree(memory));
+}
+
+TEST(bad_ranges_of_reserved_addresses_are_refused) {
+  void* pointer = nullptr;
+  CHECK_OK(orMemAddressFree(nullptr));
+  CHECK_ERROR(orMemAddressReserve(&pointer, 0), orErrorInvalidValue);
+  CHECK_ERROR(orMemAddressReserve(&pointer, page + 1), orErrorInvalidValue);
+  CHECK_ERROR(orMemAddressReserve(&pointer, SIZE_MAX / page * page), orErrorMemoryAllocation);
+  char* memory = reserve(2 * page);
+  CHECK_ERROR(orMemMap(memory, 0), orErrorInvalidValue);
+  CHECK_ERROR(orMemMap(memory, page / 2), orErrorInvalidValue);
+  CHECK_ERROR(orMemMap(memory + 512, page), orErrorInvalidValue);
+  CHECK_ERROR(orMemMap(memory, 3 * page), orErrorInvalidValue);
+  CHECK_ERROR(orMemUnmap(memory, page), orErrorInvalidValue);
+  CHECK_OK(orMemMap(memory + page, page));
+  CHECK_ERROR(orMemMap(memory, 2 * page), orErrorInvalidValue);
+  CHECK_ERROR(orMemMap(memory + page, page), orErrorInvalidValue);
+  CHECK_ERROR(orMemUnmap(memory, 2 * page), orErrorInvalidValue);
+  CHECK_ERROR(orMemAddressFree(memory), orErrorInvalidValue);
+  CHECK_ERROR(orMemAddressFree(memory + page), orErrorInvalidValue);
+  CHECK_ERROR(orFree(memory + page), orErrorInvalidValue);
+  CHECK_OK(orMemUnmap(memory + page, page));
+  CHECK_OK(orMemAddressFree(memory));
+  CHECK_ERROR(orMemAddressFree(memory), orErrorInvalidValue);
+  char* allocated = device_malloc(page);
+  CHECK_ERROR(orMemAddressFree(allocated), orErrorInvalidValue);
+  CHECK_OK(orFree(allocated));
 }
 
 TEST(memory_is_aligned_and_belongs_to_the_current_device) {

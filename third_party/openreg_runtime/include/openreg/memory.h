@@ -23,6 +23,9 @@
 /* Every allocation starts at a multiple of this, which is also the widest vector load. */
 #define OPENREG_MEMORY_ALIGNMENT 512
 
+/* Reserved addresses get memory in multiples of this, as on a GPU. */
+#define OPENREG_MAPPING_GRANULARITY 2097152
+
 /* Up to this size, an asynchronous copy from unregistered host memory copies its source aside and
  * does not wait. Beyond it, the second pass over the data costs more than the wait. */
 #define OPENREG_MAX_STAGED_COPY 65536
@@ -62,6 +65,28 @@ OPENREG_API orError_t orMalloc(void** pointer, size_t size) OPENREG_CHECKED;
  * orErrorMemoryAllocation if the host has no memory for the range that becomes free: then nothing
  * is freed. */
 OPENREG_API orError_t orFree(void* pointer) OPENREG_CHECKED;
+
+/* Reserves addresses of the current device that hold no memory. Those of a device are a multiple of
+ * its memory, if the machine has as many.
+ * Errors: orErrorInvalidValue unless the size is a positive multiple of
+ * OPENREG_MAPPING_GRANULARITY; orErrorMemoryAllocation when there are not as many left. */
+OPENREG_API orError_t orMemAddressReserve(void** pointer, size_t size) OPENREG_CHECKED;
+
+/* Ends a reservation. Null is allowed.
+ * Errors: orErrorInvalidValue if the pointer is not the start of one, or if a part has memory. */
+OPENREG_API orError_t orMemAddressFree(void* pointer) OPENREG_CHECKED;
+
+/* Gives memory to reserved addresses that have none. It reads as zeros, and counts as allocated
+ * with what touches it: a pointer's allocation is all memory around it that has no gap.
+ * Errors: orErrorInvalidValue unless both are multiples of OPENREG_MAPPING_GRANULARITY, and the
+ * range lies in one reservation and has no memory; orErrorMemoryAllocation when the device has less
+ * free memory. */
+OPENREG_API orError_t orMemMap(void* pointer, size_t size) OPENREG_CHECKED;
+
+/* Takes the memory of reserved addresses back. Waits as orFree().
+ * Errors: as orMemMap(), of a range all of which has memory; orErrorMemoryAllocation if the host
+ * has no memory for the bookkeeping: then nothing has changed, but the memory reads as zeros. */
+OPENREG_API orError_t orMemUnmap(void* pointer, size_t size) OPENREG_CHECKED;
 
 /* Allocates pinned host memory: ordinary memory, known to the runtime, so that copies from
  * and to it are asynchronous. A size of 0 gives a null pointer. While watching is on (watch.h), its
@@ -132,9 +157,9 @@ OPENREG_API orError_t orMemGetInfo(size_t* free_size, size_t* total_size,
 OPENREG_API orError_t orPointerGetAttributes(orPointerAttributes* attributes,
                                              const void* pointer) OPENREG_CHECKED;
 
-/* Stores the range of device addresses in which all memory of a device lies, allocated or not. It
- * is constant from the creation of the first device on; creates the current one if there is none.
- * Errors: orErrorInvalidDevice. */
+/* Stores the range of device addresses in which all memory of a device lies, allocated or not, and
+ * its reserved addresses. It is constant from the creation of the first device on; creates the
+ * current one if there is none. Errors: orErrorInvalidDevice. */
 OPENREG_API orError_t orDeviceGetAddressRange(void** begin, size_t* size,
                                               int device) OPENREG_CHECKED;
 

@@ -167,7 +167,7 @@ class WatchableMemory {
         capacity_(capacity),
         file_(file),
         offset_(capacity),
-        arena_(base, static_cast<ptrdiff_t>(capacity), capacity),
+        arena_(base, static_cast<ptrdiff_t>(capacity), capacity, capacity),
         pages_(pages) {}
 
   static uintptr_t round_down(uintptr_t address) { return address - address % os::page_size(); }

@@ -222,6 +222,76 @@ orError_t release(void* pointer) {
   return orSuccess;
 }
 
+orError_t check_mappable(const void* pointer, size_t size, const char* function) {
+  constexpr size_t step = OPENREG_MAPPING_GRANULARITY;
+  if (size != 0 && size % step == 0 && to_address(pointer) % step == 0) return orSuccess;
+  return fail(orErrorInvalidValue, concat(function, ": expected multiples of ", step, ", got ",
+                                          size, " bytes at ", pointer));
+}
+
+orError_t reserve(int device, size_t size, void** pointer) {
+  const uintptr_t address = arena_of(device)->reserve(size);
+  if (address == 0) {
+    return fail(orErrorMemoryAllocation, concat("orMemAddressReserve: device ", device, " has no ",
+                                                size, " bytes of addresses"));
+  }
+  *pointer = reinterpret_cast<void*>(address);
+  return orSuccess;
+}
+
+orError_t end_reservation(void* pointer) {
+  const uintptr_t address = to_address(pointer);
+  const Owner owner = owner_of(address);
+  if (owner && owner.arena->end_reservation(address)) return orSuccess;
+  return fail(orErrorInvalidValue,
+              concat("orMemAddressFree: ", pointer,
+                     " is not the start of reserved addresses without memory"));
+}
+
+namespace {
+
+orError_t fail_not_all(const char* function, const void* pointer, size_t size, const char* what) {
+  return fail(orErrorInvalidValue, concat(function, ": the ", size, " bytes at ", pointer,
+                                          " are not reserved addresses ", what, " memory"));
+}
+
+}  // namespace
+
+orError_t check_unmapped(const void* pointer, size_t size, int* device) {
+  const Owner owner = owner_of(to_address(pointer));
+  if (!owner || !owner.arena->is_unmapped(to_address(pointer), size)) {
+    return fail_not_all("orMemMap", pointer, size, "without");
+  }
+  *device = owner.device;
+  return orSuccess;
+}
+
+orError_t check_mapped(const void* pointer, size_t size, int* device) {
+  const Owner owner = owner_of(to_address(pointer));
+  if (!owner || !owner.arena->is_mapped(to_address(pointer), size)) {
+    return fail_not_all("orMemUnmap", pointer, size, "with");
+  }
+  *device = owner.device;
+  return orSuccess;
+}
+
+orError_t map(int device, void* pointer, size_t size) {
+  Arena& arena = *arena_of(device);
+  trace::Span span(orActivityMemory, "orMemMap");
+  describe(span, device, to_address(pointer), size);
+  if (arena.map(to_address(pointer), size)) return orSuccess;
+  return fail(orErrorMemoryAllocation,
+              concat("orMemMap: device ", device, " has no ", size, " bytes; ", arena.free_size(),
+                     " of ", settings().device_memory, " are free"));
+}
+
+orError_t unmap(int device, void* pointer, size_t size) {
+  trace::Span span(orActivityMemory, "orMemUnmap");
+  describe(span, device, to_address(pointer), size);
+  if (arena_of(device)->unmap(to_address(pointer), size)) return orSuccess;
+  return fail_not_all("orMemUnmap", pointer, size, "with");
+}
+
 // --- Pinned memory
 
 orError_t allocate_pinned(size_t size, void** pointer) {

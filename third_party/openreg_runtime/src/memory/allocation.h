@@ -40,6 +40,22 @@ orError_t check_allocated(const void* pointer, int* device);
 // has ended it since then.
 orError_t release(void* pointer);
 
+// Fails unless the pointer, if it is not null, and the size are multiples of the granularity.
+orError_t check_mappable(const void* pointer, size_t size, const char* function);
+
+// Reserves addresses of a device that has been created.
+orError_t reserve(int device, size_t size, void** pointer);
+orError_t end_reservation(void* pointer);
+
+// Fail unless the range lies in one reservation, and none of it has memory, or all of it; store the
+// device.
+orError_t check_unmapped(const void* pointer, size_t size, int* device);
+orError_t check_mapped(const void* pointer, size_t size, int* device);
+
+// For ranges that have been checked. Fail if another thread has changed them since then.
+orError_t map(int device, void* pointer, size_t size);
+orError_t unmap(int device, void* pointer, size_t size);
+
 // --- Pinned memory
 
 orError_t allocate_pinned(size_t size, void** pointer);

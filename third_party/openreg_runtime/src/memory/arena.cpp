@@ -29,6 +29,13 @@ constexpr size_t stored_size(size_t requested) {
   return aligned_up(requested, OPENREG_MEMORY_ALIGNMENT);
 }
 
+// Of all devices. Processes have 128 TiB on x86-64.
+constexpr size_t most_addresses = size_t{16} << 40;
+
+// The addresses of a device, as a multiple of its memory: enough for a dozen streams, each with
+// reservations of 9/8 of the memory for its large blocks and of 1/8 for its small ones.
+constexpr size_t most_address_factor = 16;
+
 }  // namespace
 
 orError_t AddressSpace::reserve(const AddressSpace** space) {
@@ -36,19 +43,31 @@ orError_t AddressSpace::reserve(const AddressSpace** space) {
   const size_t count = settings().visible_devices.size();
   const size_t mappings = settings().has_memory_protection ? 2 : 1;
   void* base = nullptr;
+  size_t stride = capacity;
   const bool is_representable = capacity <= std::numeric_limits<size_t>::max() / count / mappings;
-  if (is_representable) base = os::reserve_addresses(capacity * count * mappings);
+  if (is_representable) {
+    const size_t factor = most_addresses / (capacity * count * mappings);
+    if (factor > 1) {
+      stride = capacity * std::min(factor, most_address_factor);
+      base = os::reserve_addresses(stride * count * mappings);
+    }
+    if (base == nullptr) {  // a limit of the machine, such as that of `ulimit -v`
+      stride = capacity;
+      base = os::reserve_addresses(stride * count * mappings);
+    }
+  }
   if (base == nullptr) {
     return fail(orErrorInitializationError,
                 concat("cannot reserve the addresses of ", count, " devices of ", capacity,
                        " bytes; set a smaller OPENREG_DEVICE_MEMORY",
                        is_representable ? " (" + os::error_text("mmap") + ")" : ""));
   }
-  *space = new AddressSpace{
-      .device_base = reinterpret_cast<uintptr_t>(base),
-      .kernel_offset = mappings == 2 ? static_cast<ptrdiff_t>(capacity * count) : 0,
-      .capacity = capacity,
-      .device_count = static_cast<int>(count)};
+  *space =
+      new AddressSpace{.device_base = reinterpret_cast<uintptr_t>(base),
+                       .kernel_offset = mappings == 2 ? static_cast<ptrdiff_t>(stride * count) : 0,
+                       .capacity = capacity,
+                       .stride = stride,
+                       .device_count = static_cast<int>(count)};
   address_space.store(*space, std::memory_order_release);
   return orSuccess;
 }
@@ -57,7 +76,7 @@ const AddressSpace* AddressSpace::get() { return address_space.load(std::memory_
 
 int AddressSpace::device_of(uintptr_t address) const {
   if (address < device_base) return -1;
-  const uintptr_t device = (address - device_base) / capacity;
+  const uintptr_t device = (address - device_base) / stride;
   return device < static_cast<uintptr_t>(device_count) ? static_cast<int>(device) : -1;
 }
 
@@ -65,8 +84,11 @@ bool AddressSpace::is_kernel_address(uintptr_t address) const {
   return kernel_offset != 0 && device_of(address - static_cast<uintptr_t>(kernel_offset)) >= 0;
 }
 
-Arena::Arena(uintptr_t device_base, ptrdiff_t kernel_offset, size_t capacity)
-    : base_(device_base), kernel_offset_(kernel_offset), capacity_(capacity) {
+Arena::Arena(uintptr_t device_base, ptrdiff_t kernel_offset, size_t capacity, size_t stride)
+    : base_(device_base),
+      kernel_offset_(kernel_offset),
+      capacity_(capacity),
+      reserved_(device_base + capacity, device_base + stride) {
   free_size_ = round_down(capacity, OPENREG_MEMORY_ALIGNMENT);
   free_.emplace(base_, free_size_);
   free_by_size_.emplace(free_size_, base_);
@@ -76,6 +98,7 @@ uintptr_t Arena::allocate(size_t size) {
   if (size > capacity_) return 0;
   const size_t needed = stored_size(size);
   const Lock lock(mutex_);
+  if (needed > free_size_ - reserved_.mapped_size()) return 0;
   const auto best = free_by_size_.lower_bound({needed, 0});
   if (best == free_by_size_.end()) return 0;
   const auto [free_size, address] = *best;
@@ -132,6 +155,45 @@ size_t Arena::release(uintptr_t address) {
   return size;
 }
 
+uintptr_t Arena::reserve(size_t size) {
+  const Lock lock(mutex_);
+  return reserved_.reserve(size);
+}
+
+bool Arena::end_reservation(uintptr_t address) {
+  const Lock lock(mutex_);
+  return reserved_.release(address);
+}
+
+bool Arena::map(uintptr_t address, size_t size) {
+  const Lock lock(mutex_);
+  if (size > free_size_ - reserved_.mapped_size() || !reserved_.is_unmapped(address, size)) {
+    return false;
+  }
+  reserved_.map(address, size);
+  return true;
+}
+
+bool Arena::unmap(uintptr_t address, size_t size) {
+  Ranges spare{{0, 0}};  // before anything has changed, as it may throw
+  if (!is_mapped(address, size)) return false;
+  discard_pages(address, address + size);
+  const Lock lock(mutex_);
+  if (!reserved_.is_mapped(address, size)) return false;
+  reserved_.unmap(address, size, spare);
+  return true;
+}
+
+bool Arena::is_mapped(uintptr_t address, size_t size) const {
+  const Lock lock(mutex_);
+  return reserved_.is_mapped(address, size);
+}
+
+bool Arena::is_unmapped(uintptr_t address, size_t size) const {
+  const Lock lock(mutex_);
+  return reserved_.is_unmapped(address, size);
+}
+
 std::optional<Allocation> Arena::find(uintptr_t address) const {
   const Lock lock(mutex_);
   return find_locked(address);
@@ -147,12 +209,13 @@ std::optional<Allocation> Arena::try_find(uintptr_t address, bool* is_known) con
 
 size_t Arena::free_size() const {
   const Lock lock(mutex_);
-  return free_size_;
+  return free_size_ - reserved_.mapped_size();
 }
 
 size_t Arena::largest_free_size() const {
   const Lock lock(mutex_);
-  return free_by_size_.empty() ? 0 : free_by_size_.rbegin()->first;
+  const size_t largest = free_by_size_.empty() ? 0 : free_by_size_.rbegin()->first;
+  return std::min(largest, free_size_ - reserved_.mapped_size());
 }
 
 bool Arena::is_valid() const {
@@ -173,10 +236,13 @@ bool Arena::is_valid() const {
     if (begin < end || size == 0 || (begin - base_) % OPENREG_MEMORY_ALIGNMENT != 0) return false;
     end = begin + size;
   }
-  return end <= base_ + capacity_ && free_sum == free_size_ && free_.size() == free_by_size_.size();
+  return end <= base_ + capacity_ && free_sum == free_size_ &&
+         free_.size() == free_by_size_.size() && reserved_.is_valid() &&
+         reserved_.mapped_size() <= free_size_;
 }
 
 std::optional<Allocation> Arena::find_locked(uintptr_t address) const {
+  if (address - base_ >= capacity_) return reserved_.find(address);
   auto after = live_.upper_bound(address);
   if (after == live_.begin()) return std::nullopt;
   const auto& [begin, size] = *std::prev(after);

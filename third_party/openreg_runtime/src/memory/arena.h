@@ -6,6 +6,11 @@
 // Invariant of an arena: every byte outside a live allocation is zero. Fresh pages are zero; a
 // free gives whole free pages back to the machine and clears the rest. So an allocation has
 // nothing to do.
+//
+// Note [Reserved addresses]
+// Behind the addresses of its memory a device has more, as many as the machine allows, for
+// orMemAddressReserve(). Its memory file is as long, so that such an address is mapped like any
+// other, and orMemMap() only counts.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +22,17 @@
 
 #include "base/error.h"
 #include "base/mutex.h"
+#include "memory/reserved.h"
 
 namespace openreg {
 
-// The addresses of all devices: device d has the `capacity` bytes from
-// device_base + d * capacity. Fixed once made.
+// The addresses of all devices: device d has the `stride` bytes from device_base + d * stride, and
+// the first `capacity` of them are those of orMalloc(). Fixed once made.
 struct AddressSpace {
   uintptr_t device_base;
   ptrdiff_t kernel_offset;
   size_t capacity;
+  size_t stride;
   int device_count;
 
   // Reserves the addresses. Called once, under the lock that creates devices.
@@ -34,7 +41,7 @@ struct AddressSpace {
   // The reserved address space, null before reserve(). Async-signal-safe.
   static const AddressSpace* get();
 
-  uintptr_t base_of(int device) const { return device_base + capacity * size_t(device); }
+  uintptr_t base_of(int device) const { return device_base + stride * size_t(device); }
 
   // The device whose memory a device address lies in, -1 if it is none.
   int device_of(uintptr_t address) const;
@@ -43,19 +50,15 @@ struct AddressSpace {
   bool is_kernel_address(uintptr_t address) const;
 };
 
-struct Allocation {
-  uintptr_t address;
-  size_t size;  // as requested
-};
-
 // Hands out ranges of a device's memory: the best fit, and the lowest of equal fits.
 //
 // Threads: any; each function locks the arena for a moment. release() gives pages back to the
 // machine outside the lock, as that takes long for large ranges.
 class Arena {
  public:
-  // The range must be mapped at the kernel addresses and read as zeros.
-  Arena(uintptr_t device_base, ptrdiff_t kernel_offset, size_t capacity);
+  // Has the memory of `capacity` bytes, and the `stride` bytes of addresses from the base, which
+  // must be mapped at the kernel addresses and read as zeros.
+  Arena(uintptr_t device_base, ptrdiff_t kernel_offset, size_t capacity, size_t stride);
 
   // Returns the device address of `size` > 0 bytes, 0 if no free range is large enough.
   uintptr_t allocate(size_t size);
@@ -65,13 +68,25 @@ class Arena {
   // changed.
   size_t release(uintptr_t address);
 
-  // The allocation that the address lies in.
+  // See orMemAddressReserve() and those after it. Each does nothing and returns 0 or false if it
+  // cannot do what it is asked for.
+  uintptr_t reserve(size_t size);
+  bool end_reservation(uintptr_t address);
+  bool map(uintptr_t address, size_t size);
+  bool unmap(uintptr_t address, size_t size);
+
+  // Whether the range lies in one reservation, and all of it is mapped or none.
+  bool is_mapped(uintptr_t address, size_t size) const;
+  bool is_unmapped(uintptr_t address, size_t size) const;
+
+  // The allocation that the address lies in, or the mapped part of reserved addresses.
   std::optional<Allocation> find(uintptr_t address) const;
 
   // As find(); stores false and knows nothing if the arena is locked. Neither waits nor
   // allocates, so that a fault handler may call it.
   std::optional<Allocation> try_find(uintptr_t address, bool* is_known) const;
 
+  // Bytes that are neither allocated nor mapped.
   size_t free_size() const;
   size_t largest_free_size() const;
 
@@ -97,10 +112,11 @@ class Arena {
   const size_t capacity_;
 
   mutable Mutex mutex_;
-  Ranges live_ OPENREG_GUARDED_BY(mutex_);         // size as requested
-  Ranges free_ OPENREG_GUARDED_BY(mutex_);         // never two that touch
-  Sizes free_by_size_ OPENREG_GUARDED_BY(mutex_);  // the same ranges, smallest first
-  size_t free_size_ OPENREG_GUARDED_BY(mutex_) = 0;
+  Ranges live_ OPENREG_GUARDED_BY(mutex_);           // size as requested
+  Ranges free_ OPENREG_GUARDED_BY(mutex_);           // never two that touch
+  Sizes free_by_size_ OPENREG_GUARDED_BY(mutex_);    // the same ranges, smallest first
+  size_t free_size_ OPENREG_GUARDED_BY(mutex_) = 0;  // mapped memory included
+  ReservedAddresses reserved_ OPENREG_GUARDED_BY(mutex_);
 };
 
 // Makes the arena of a device known, for as long as the process lives.

@@ -76,10 +76,10 @@ orError_t map_memory(int index, const AddressSpace& space, int* file) {
     return fail(orErrorInitializationError,
                 concat("cannot create the memory of device ", index, ": ", os::error_text(call)));
   };
-  *file = os::create_memory_file(concat("openreg-device-", index).c_str(), space.capacity);
+  *file = os::create_memory_file(concat("openreg-device-", index).c_str(), space.stride);
   if (*file < 0) return failed("memfd_create");
   const uintptr_t address = space.base_of(index) + static_cast<uintptr_t>(space.kernel_offset);
-  if (os::map_memory_file(reinterpret_cast<void*>(address), space.capacity, *file)) {
+  if (os::map_memory_file(reinterpret_cast<void*>(address), space.stride, *file)) {
     return orSuccess;
   }
   const orError_t error = failed("mmap");
@@ -167,7 +167,7 @@ Device* Device::active(int index) {
 Device::Device(int index, const AddressSpace& space, int memory_file)
     : index_(index),
       memory_file_(memory_file),
-      arena_(space.base_of(index), space.kernel_offset, space.capacity),
+      arena_(space.base_of(index), space.kernel_offset, space.capacity, space.stride),
       streams_(1),
       default_stream_(make_stream(*this, 0, orStreamDefault, least_stream_priority)) {
   streams_.front() = default_stream_;

@@ -71,6 +71,52 @@ orError_t orFree(void* pointer) {
   });
 }
 
+orError_t orMemAddressReserve(void** pointer, size_t size) {
+  constexpr const char* function = "orMemAddressReserve";
+  return guarded([&] {
+    if (pointer == nullptr) return fail_null(function);
+    if (const orError_t error = check_mappable(nullptr, size, function)) return error;
+    Device* device = nullptr;
+    if (const orError_t error = Device::get(current_device(), &device)) return error;
+    return reserve(device->index(), size, pointer);
+  });
+}
+
+orError_t orMemAddressFree(void* pointer) {
+  return guarded([&] {
+    if (const orError_t error = check_not_forked()) return error;
+    return pointer == nullptr ? orSuccess : end_reservation(pointer);
+  });
+}
+
+orError_t orMemMap(void* pointer, size_t size) {
+  constexpr const char* function = "orMemMap";
+  return guarded([&] {
+    if (const orError_t error = check_mappable(pointer, size, function)) return error;
+    if (const orError_t error = check_not_forked()) return error;
+    int device = -1;
+    if (const orError_t error = check_unmapped(pointer, size, &device)) return error;
+    const Stream& stream = Device::active(device)->default_stream();
+    if (const orError_t error = stream.check_sticky()) return error;
+    if (const orError_t error = check_safe(function)) return error;
+    return map(device, pointer, size);
+  });
+}
+
+orError_t orMemUnmap(void* pointer, size_t size) {
+  constexpr const char* function = "orMemUnmap";
+  return guarded([&] {
+    if (const orError_t error = check_mappable(pointer, size, function)) return error;
+    if (const orError_t error = check_not_forked()) return error;
+    int device = -1;
+    if (const orError_t error = check_mapped(pointer, size, &device)) return error;
+    if (const orError_t error = check_safe(function)) return error;
+    if (is_exiting()) return orSuccess;  // as in orFree()
+    if (const orError_t error = Device::active(device)->wait()) return error;
+    return unmap(device, pointer, size);
+  });
+}
+
 orError_t orMallocHost(void** pointer, size_t size) {
   return guarded([&] {
     if (pointer == nullptr) return fail(orErrorInvalidValue, "orMallocHost: pointer is null");
@@ -100,7 +146,7 @@ orError_t orDeviceGetAddressRange(void** begin, size_t* size, int device) {
     if (const orError_t error = make_address_space()) return error;
     const AddressSpace& space = *AddressSpace::get();
     *begin = reinterpret_cast<void*>(space.base_of(device));
-    *size = space.capacity;
+    *size = space.stride;
     return orSuccess;
   });
 }
