@@ -10,6 +10,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include "torch_openreg/core/Observer.h"
@@ -18,8 +19,13 @@ namespace c10::openreg {
 
 using BlockSizes = SmallVector<size_t, 8>;  // bytes
 
+// What sizes depend on besides the operands.
+struct GpuShape {
+  int64_t multiprocessors = 0;
+};
+
 // The blocks that an operator's kernel has for a while, all at the same time.
-using TemporaryMemoryRule = BlockSizes (*)(ArrayRef<Operand> operands);
+using TemporaryMemoryRule = BlockSizes (*)(ArrayRef<Operand> operands, const GpuShape& gpu);
 
 // Returns null for a kernel that has none, and for those without a rule.
 TemporaryMemoryRule temporaryMemoryRule(std::string_view kernel);

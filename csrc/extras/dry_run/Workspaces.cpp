@@ -112,7 +112,7 @@ class TemporaryBlocks {
 
 class Workspaces final : public Observer {
  public:
-  explicit Workspaces(size_t cublas_size) : cublas_size_(cublas_size) {}
+  Workspaces(size_t cublas_size, GpuShape gpu) : cublas_size_(cublas_size), gpu_(gpu) {}
 
   Verdict kernelAccess(const OpenRegStream& stream, const char* kernel, ArrayRef<Operand> operands,
                        bool /*schema_only*/) override {
@@ -122,7 +122,7 @@ class Workspaces final : public Observer {
       allocate(stream, handles.of(stream.device_index()));
     }
     if (needs.rule != nullptr) {
-      const TemporaryBlocks blocks(stream, needs.rule(operands));
+      const TemporaryBlocks blocks(stream, needs.rule(operands, gpu_));
     }
     return Verdict::Run;
   }
@@ -179,6 +179,7 @@ class Workspaces final : public Observer {
   }
 
   const size_t cublas_size_;
+  const GpuShape gpu_;
   Mutex mutex_;
   std::unordered_map<const char*, Needs> needs_ OPENREG_GUARDED_BY(mutex_);
   std::map<Key, void*> workspaces_ OPENREG_GUARDED_BY(mutex_);
@@ -189,8 +190,8 @@ Workspaces* the_workspaces = nullptr;
 
 }  // namespace
 
-void startWorkspaces(size_t cublas_size) {
-  the_workspaces = new Workspaces(cublas_size);
+void startWorkspaces(size_t cublas_size, int64_t multiprocessors) {
+  the_workspaces = new Workspaces(cublas_size, {multiprocessors});
   addObserver(*the_workspaces);
 }
 

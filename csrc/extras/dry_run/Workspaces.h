@@ -9,15 +9,16 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "torch_openreg/core/Macros.h"
 
 namespace c10::openreg {
 
 // Starts to allocate workspaces, before the first kernel of the process. Those of cuBLAS have this
-// size; 0: it has none.
+// size; 0: it has none. `multiprocessors` is the number that the GPU has.
 // Errors: throws if there are too many observers.
-OPENREG_EXPORT void startWorkspaces(size_t cublas_size);
+OPENREG_EXPORT void startWorkspaces(size_t cublas_size, int64_t multiprocessors);
 
 // Frees those of cuBLAS, as torch._C._cuda_clearCublasWorkspaces() does.
 OPENREG_EXPORT void clearWorkspaces();

@@ -159,16 +159,142 @@ print(found, expected)
         found, expected = run_dry(code)
         self.assertEqual(found, expected)
 
-    @parametrize("sizes", [(2**20,), (4096,), (4, 2**16)])
-    def test_sort(self, sizes):
+    # Rows, the elements of each, and what is taken: indices of a row and CUB's buffers; for few
+    # rows pairs of numbers, sorted as one; for many rows, indices of all.
+    @parametrize(
+        "rows, row, expected",
+        [
+            (1, 2**20, "meta(n, dtype=long), meta(n, 3)"),
+            (1, 4096, ""),
+            (4, 2**16, "*[meta(4 * n, dtype=long)] * 2, meta(4 * n), meta(4 * n, 3)"),
+            (127, 5000, "*[meta(127 * n, dtype=long)] * 2, meta(127 * n), meta(127 * n, 3)"),
+            (128, 5000, "meta(128 * n, dtype=long), meta(128 * n, 3)"),
+            (200, 4096, ""),
+            (3, 10**6, "meta(n, dtype=long), meta(n, 3)"),
+        ],
+        name_fn=lambda rows, row, expected: f"{rows}_of_{row}",
+    )
+    def test_sort(self, rows, row, expected):
         code = f"""
-x = torch.empty{sizes}.cuda()
-indices = meta(x.numel(), dtype=torch.long)
-expected = bytes_of(indices, meta(x.numel(), 3)) if x.numel() == 2**20 else 0
-print(temporary(lambda: x.sort()), expected)
+long = torch.long
+n = {row}
+x = torch.empty({rows}, n, device="cuda").squeeze(0)
+print(temporary(lambda: x.sort()), bytes_of({expected}))
 """
         found, expected = run_dry(code)
         self.assertEqual(found, expected)
+
+    # Of an H100, with 132 multiprocessors of 65,536 registers, a thread of mbtopk takes 40 of them.
+    # Then the number of elements of a thread, and of blocks of 256 threads for a row, follow.
+    @parametrize(
+        "rows, row, items",
+        [
+            (1, 2**20, 6),
+            (20, 20000, 4),
+            (20, 19999, 0),
+            (21, 10000, 4),
+            (8, 2**24, 64),
+            (4001, 400, 8),
+            (4001, 399, 0),
+        ],
+        name_fn=lambda rows, row, items: f"{rows}_of_{row}",
+    )
+    @parametrize("dtype, radix", [("float32", "int32"), ("bfloat16", "int32"), ("int64", "int64")])
+    def test_topk(self, rows, row, items, dtype, radix):
+        code = f"""
+rows, items = {rows}, {items}
+x = torch.empty(rows, {row}, dtype=torch.{dtype}, device="cuda")
+blocks = rows * -(-{row} // (256 * items)) if items else 0
+number = torch.int32
+expected = bytes_of(
+    meta(rows, dtype=x.dtype), meta(2, rows, dtype=number), meta(2, rows, dtype=torch.{radix}),
+    meta(blocks, 256, dtype=torch.int16), meta(rows, 256, dtype=number),
+    *[meta(blocks, dtype=number)] * 2,
+) if items else 0
+print(temporary(lambda: x.topk(7)), expected)
+"""
+        found, expected = run_dry(code, "h100")
+        self.assertEqual(found, expected)
+
+    def test_topk_of_columns_copies_and_of_many_sorts(self):
+        code = """
+x = torch.empty(2**20, 20, device="cuda")
+plain = temporary(lambda: x.topk(7, dim=0))
+copied = temporary(lambda: x.t().topk(7))
+print(copied - plain == bytes_of(x))
+n = 2**19
+y = torch.empty(n * 2, device="cuda")
+long = torch.long
+sort = bytes_of(meta(n, dtype=long), meta(n, 3), meta(n, dtype=long), meta(n))
+print(temporary(lambda: y.topk(n)) - sort)
+"""
+        self.assertEqual(run_dry(code), ["True", "0"])
+
+    # An A100 has 108 multiprocessors: up to 53 blocks of 32 columns.
+    @parametrize(
+        "rows, columns, blocks",
+        [
+            (65537, 64, 2049),
+            (65536, 64, 0),
+            (2**20, 64, 2**14),
+            (2**17, 1727, 606),
+            (2**17, 1728, 0),
+        ],
+        name_fn=lambda rows, columns, blocks: f"{rows}_of_{columns}",
+    )
+    @parametrize("has_bias", [True, False])
+    def test_layer_norm(self, rows, columns, blocks, has_bias):
+        code = f"""
+x = torch.empty({rows}, {columns}, dtype=torch.half, device="cuda")
+weight = torch.empty({columns}, dtype=torch.half, device="cuda")
+sums = torch.empty({rows}, 1, device="cuda")
+found = temporary(lambda: aten.native_layer_norm_backward(
+    x, x, [{columns}], sums, sums, weight, weight, [True, True, {has_bias}]
+))
+print(found, bytes_of(*[meta({blocks}, {columns}, dtype=torch.half)] * {1 + has_bias}))
+"""
+        found, expected = run_dry(code)
+        self.assertEqual(found, expected)
+
+    # Tiles of rows and columns, each with four numbers for its lock, for 2 x 8 heads.
+    @parametrize(
+        "dtype, width, expected",
+        [
+            ("bfloat16", 64, "meta(16, 8 * 1, 4 + 64 * 64)"),
+            ("bfloat16", 96, "meta(16, 4 * 2, 4 + 128 * 64)"),
+            ("bfloat16", 128, "meta(16, 4 * 1, 4 + 128 * 128)"),
+            # 500 keys are 8 tiles, of which each of the 16 heads takes its gradients apart.
+            ("half", 160, "meta(16, 4 * 3, 4 + 128 * 64), meta(16, 8, 64, 256 + 256)"),
+            ("float32", 64, "meta(16, 8 * 1, 4 + 64 * 64)"),
+        ],
+        name_fn=lambda dtype, width, expected: f"{dtype}_{width}",
+    )
+    @parametrize("is_copied", [True, False])
+    def test_efficient_attention(self, dtype, width, expected, is_copied):
+        code = f"""
+shape = (2, 8, 500, {width})
+query = torch.empty(shape, dtype=torch.{dtype}, device="cuda")
+grad = query if {is_copied} else query.transpose(1, 2).contiguous().transpose(1, 2)
+out, logsumexp, seed, offset = aten._scaled_dot_product_efficient_attention(
+    query, query, query, None, True
+)
+found = temporary(lambda: aten._scaled_dot_product_efficient_attention_backward(
+    grad, query, query, query, None, out, logsumexp, seed, offset, 0.0, [True, True, True, False]
+))
+print(found, bytes_of(meta(2, 8, 500), {expected}, *[grad] * {is_copied}))
+"""
+        found, expected = run_dry(code)
+        self.assertEqual(found, expected)
+
+    def test_attention_of_cudnn_is_an_interval(self):
+        code = """
+from torch.nn.attention import SDPBackend, sdpa_kernel
+query = torch.empty(2, 8, 512, 64, dtype=torch.half, device="cuda")
+with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+    torch.nn.functional.scaled_dot_product_attention(query, query, query)
+print(*[use.name for use in torch.openreg.dry_run.report().outside])
+"""
+        self.assertEqual(run_dry(code, "h100"), ["context", "cuDNN"])
 
 
 instantiate_parametrized_tests(TestProducts)

@@ -192,7 +192,7 @@ def start() -> None:
         if _setting("OPENREG_DRY_RUN_BEYOND") == "1":
             _C._memory_record_watch(chosen.total_memory)
         cublas_bytes = chosen.cublas_workspace if HAS_CUBLAS_WORKSPACES else 0
-        _C._memory_record_start_workspaces(cublas_bytes)
+        _C._memory_record_start_workspaces(cublas_bytes, chosen.multi_processor_count)
         if HAS_CUBLAS_WORKSPACES:
             torch._C._cuda_clearCublasWorkspaces = _C._memory_record_clear_workspaces
     for variable in _FILES:
@@ -288,8 +288,9 @@ def _outside(chosen: Profile | None) -> list[Use]:
         return []
     uses = [Use("context", *chosen.context, "CUDA's own, with lazy loading", is_reserved=True)]
     kernels = _C._memory_record_kernels()
-    if any("convolution" in name or "conv2d" in name for name in kernels):
-        uses.append(Use("cuDNN", 0, _GIB, "workspaces of convolutions"))
+    of_cudnn = ("convolution", "conv2d", "cudnn_attention")
+    if any(part in name for name in kernels for part in of_cudnn):
+        uses.append(Use("cuDNN", 0, _GIB, "workspaces of convolutions and of attention"))
     if count := _communicators():
         reason = f"{count} communicators, 0.1 to 1 GiB each"
         uses.append(Use("NCCL", count * _GIB // 10, count * _GIB, reason))
