@@ -79,6 +79,10 @@ __all__ = [
 ]
 
 _VARIABLE = "OPENREG_DEVICE_TYPE"
+_DRY_RUN_VARIABLES = {
+    "openreg_data_dependent": "OPENREG_DRY_RUN_SIZES",
+    "openreg_made_up_value": "OPENREG_DRY_RUN_VALUE",
+}
 # How long the end of a test waits for the work that the test has launched.
 _PATIENCE_MS = 10_000
 # An argument that names the conformance kit: the package, or a path in it.
@@ -142,6 +146,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="GPU",
         help="skip kernels on large tensors, with the memory of this GPU, such as h100",
     )
+    group.addoption(
+        "--openreg-data-dependent",
+        choices=("worst", "none", "error"),
+        help="of a dry run: sizes that depend on data are the worst, none, or an error",
+    )
+    group.addoption(
+        "--openreg-made-up-value",
+        choices=("0", "1"),
+        help="of a dry run: what small results of skipped work read as",
+    )
     parser.addini("openreg_cuda", text, type="bool", default=False)
     parser.addini(
         "openreg_sanitizer", "as --openreg-sanitizer without kinds", type="bool", default=False
@@ -178,11 +192,15 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         )
     # Workers of pytest-xdist and the processes that tests start inherit it.
     os.environ[_VARIABLE] = "cuda"
-    if (gpu := getattr(early_config.known_args_namespace, "openreg_dry_run", None)) is not None:
+    options = early_config.known_args_namespace
+    if (gpu := getattr(options, "openreg_dry_run", None)) is not None:
         os.environ["OPENREG_DRY_RUN"] = "1"
         os.environ["OPENREG_DRY_RUN_GPU"] = gpu
         # Of each process at its end, between the texts of tests.
         os.environ["OPENREG_DRY_RUN_SUMMARY"] = "0"
+        for option, variable in _DRY_RUN_VARIABLES.items():
+            if (value := getattr(options, option, None)) is not None:
+                os.environ[variable] = value
     _offer_tools()
 
 
@@ -240,6 +258,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(
             _Sanitizer(config, kinds, None if _is_worker(config) else path), "openreg-sanitizer"
         )
+    for option in _DRY_RUN_VARIABLES if config.getoption("--openreg-dry-run") is None else ():
+        if config.getoption(option) is not None:
+            name = "--" + option.replace("_", "-")
+            raise pytest.UsageError(f"{name}: expected --openreg-dry-run as well")
     if config.getoption("--openreg-dry-run") is not None:
         if not _is_asked_for(config):
             raise pytest.UsageError("--openreg-dry-run: expected --openreg-cuda as well")

@@ -64,6 +64,7 @@ BAD_VALUES = [
     ("OPENREG_DRY_RUN", "yes"),
     ("OPENREG_DRY_RUN_SIZES", "largest"),
     ("OPENREG_DRY_RUN_TIMING", "slow"),
+    ("OPENREG_DRY_RUN_VALUE", "2"),
     ("OPENREG_INDUCTOR", "halide"),
     ("OPENREG_TRITON_AUTOTUNE", "none"),
     ("OPENREG_TRITON_CHECK", "storage"),

@@ -298,7 +298,7 @@ class DryRunObserver final : public Observer {
     }
     if (work.is_skipped &&
         size <= (operand.is_host_memory ? kLargeHostBytes : options_.small_bytes)) {
-      fillWithZeros(stream, tensor, operand.is_host_memory);
+      fillMadeUp(stream, tensor, operand.is_host_memory);
     }
     if (!operand.is_host_memory && size <= options_.small_bytes) {
       mark(tensor.storage().data(), work.is_skipped || work.reads_made_up,

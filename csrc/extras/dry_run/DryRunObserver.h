@@ -13,12 +13,12 @@
 // parts of it a program writes.
 //
 // Note [Made-up values]
-// A small result of skipped work is filled with zeros, in stream order, since it would otherwise
-// hold what the last owner of the memory has left there. It is made up, and so is each small result
-// of a kernel that reads something made up, until a storage is written as a whole by work that
-// reads nothing of that kind, such as a copy from the host. All large storages are made up. When
-// the host reads a made-up value, this is counted and reported, since the program may take another
-// path than with the real one.
+// A small result of skipped work is filled with zeros, or with ones if asked for, in stream order,
+// since it would otherwise hold what the last owner of the memory has left there. It is made up,
+// and so is each small result of a kernel that reads something made up, until a storage is written
+// as a whole by work that reads nothing of that kind, such as a copy from the host. All large
+// storages are made up. When the host reads a made-up value, this is counted and reported, since
+// the program may take another path than with the real one.
 #pragma once
 
 #include <cstddef>

@@ -3,16 +3,20 @@
 
 #include <c10/core/TensorImpl.h>
 
+#include "torch_openreg/core/Macros.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace at::openreg {
 
-// Enqueues zeros for all elements of a tensor, on the device or on the host. The caller keeps host
-// memory alive until the stream has passed this point.
-void fillWithZeros(const c10::openreg::OpenRegStream& stream, const c10::TensorImpl& tensor,
-                   bool is_host_memory);
+// Numbers are 1 from now on, instead of 0. Before the first fill.
+OPENREG_EXPORT void makeUpOnes();
 
-// The same for a range of device memory.
+// Enqueues the made-up number for all elements of a tensor, on the device or on the host. The
+// caller keeps host memory alive until the stream has passed this point.
+void fillMadeUp(const c10::openreg::OpenRegStream& stream, const c10::TensorImpl& tensor,
+                bool is_host_memory);
+
+// Enqueues zeros for a range of device memory, of which no dtype is known.
 void fillWithZeros(const c10::openreg::OpenRegStream& stream, const void* address, size_t nbytes);
 
 }  // namespace at::openreg

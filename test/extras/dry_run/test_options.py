@@ -47,6 +47,16 @@ class TestCommand(OpenRegTestCase):
             (("--gpu", "h100"), "--gpu: expected --dry-run with it"),
             (("--beyond",), "--beyond: expected --dry-run with it"),
             (("--dry-run", "--timing", "never"), "--timing: expected early or late, got 'never'"),
+            (
+                ("--dry-run", "--data-dependent", "most"),
+                "--data-dependent: expected worst, none or error, got 'most'",
+            ),
+            (("--data-dependent", "none"), "--data-dependent: expected --dry-run with it"),
+            (
+                ("--dry-run", "--made-up-value", "2"),
+                "--made-up-value: expected 0 or 1, got '2'",
+            ),
+            (("--made-up-value", "1"), "--made-up-value: expected --dry-run with it"),
             (("--dry-run", "--gpu", "h100:many"), "--devices: expected "),
         ],
         name_fn=lambda arguments, text: "_".join(arguments).replace("-", "").replace(":", "_"),
@@ -55,6 +65,61 @@ class TestCommand(OpenRegTestCase):
         ended = run("torch_openreg.cuda", *arguments, "-c", COUNT)
         self.assertEqual(ended.returncode, 2, ended.stderr)
         self.assertIn(text, ended.stderr)
+
+
+# Prints the number of elements found in a large tensor, and values of skipped work.
+GUESSES = """
+import torch
+x = torch.empty(1000, 1000, device="cuda")
+print(len(x.nonzero()))
+print(x.sum().item(), x.half().mean().item(), (x > 0).any().item(), x.argmax().item())
+print(x.sum(0)[::2][:3].tolist(), torch.view_as_complex(x.view(-1, 2)).sum().item())
+"""
+
+
+class TestGuesses(OpenRegTestCase):
+    @parametrize(
+        "arguments, expected",
+        [
+            ((), ["1000000", "0.0 0.0 False 0", "[0.0, 0.0, 0.0] 0j"]),
+            (("--data-dependent", "worst"), ["1000000", "0.0 0.0 False 0", "[0.0, 0.0, 0.0] 0j"]),
+            (("--data-dependent", "none"), ["0", "0.0 0.0 False 0", "[0.0, 0.0, 0.0] 0j"]),
+            (("--made-up-value", "1"), ["1000000", "1.0 1.0 True 1", "[1.0, 1.0, 1.0] (1+0j)"]),
+        ],
+        name_fn=lambda arguments, expected: "_".join(arguments).replace("-", "") or "neither",
+    )
+    def test_option_of_the_command(self, arguments, expected):
+        ended = run("torch_openreg.cuda", "--dry-run", *arguments, "-c", GUESSES)
+        self.assertEqual(ended.stdout.splitlines(), expected, ended.stderr)
+
+    def test_error_names_the_operator(self):
+        arguments = ("--dry-run", "--data-dependent", "error")
+        ended = run("torch_openreg.cuda", *arguments, "-c", GUESSES)
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("aten::nonzero", ended.stderr)
+
+    def test_options_of_the_plug_in(self):
+        tests = """
+            import torch
+
+            def test_guesses():
+                x = torch.empty(1000, 1000, device="cuda")
+                assert len(x.nonzero()) == 0
+                assert x.sum().item() == 1
+        """
+        arguments = ("--openreg-data-dependent=none", "--openreg-made-up-value=1")
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "test_guesses.py").write_text(textwrap.dedent(tests))
+            begin = ("pytest", "-p", "no:cacheprovider", "--openreg-cuda")
+            ended = run(*begin, "--openreg-dry-run=h100", *arguments, folder=folder)
+            self.assertEqual(ended.returncode, 0, ended.stdout)
+            for argument in arguments:
+                ended = run(*begin, argument, folder=folder)
+                self.assertEqual(ended.returncode, 4, ended.stdout)
+                name = argument.split("=")[0]
+                self.assertIn(f"{name}: expected --openreg-dry-run as well", ended.stderr)
+            ended = run(*begin, "--openreg-data-dependent=all", folder=folder)
+            self.assertIn("invalid choice: 'all'", ended.stderr)
 
 
 class TestPlugin(OpenRegTestCase):
@@ -133,6 +198,7 @@ class TestPlugin(OpenRegTestCase):
 
 
 instantiate_parametrized_tests(TestCommand)
+instantiate_parametrized_tests(TestGuesses)
 instantiate_parametrized_tests(TestPlugin)
 
 if __name__ == "__main__":

@@ -24,6 +24,10 @@ from torch_openreg.extras.cuda import build, tools
 __all__ = ["main"]
 
 _PROGRAM = "python -m torch_openreg.cuda"
+_DRY_RUN_OPTIONS = (
+    *("gpu", "report", "picture", "timing", "beyond", "world-size", "rank", "ranks"),
+    *("data-dependent", "made-up-value"),
+)
 _USAGE = f"""\
 {_PROGRAM} [options] script.py [argument ...]
        {_PROGRAM} [options] -m module [argument ...]
@@ -55,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("expected a script, -m and a module, or -c and code")
     if options.gpu is not None and ":" in options.gpu:
         options.gpu, options.devices = options.gpu.split(":", 1)
-    for option in ("gpu", "report", "picture", "timing", "beyond", "world-size", "rank", "ranks"):
+    for option in _DRY_RUN_OPTIONS:
         if getattr(options, option.replace("-", "_")) is not None and options.dry_run is None:
             parser.error(f"--{option}: expected --dry-run with it")
     ranks = _ranks(parser, options)
@@ -76,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("--report", "OPENREG_DRY_RUN_REPORT", options.report),
         ("--picture", "OPENREG_DRY_RUN_PICTURE", options.picture),
         ("--timing", "OPENREG_DRY_RUN_TIMING", options.timing),
+        ("--data-dependent", "OPENREG_DRY_RUN_SIZES", options.data_dependent),
+        ("--made-up-value", "OPENREG_DRY_RUN_VALUE", options.made_up_value),
         ("--beyond", "OPENREG_DRY_RUN_BEYOND", options.beyond),
         ("--world-size", "OPENREG_DRY_RUN_WORLD_SIZE", options.world_size),
         ("--rank", "OPENREG_DRY_RUN_RANK", options.rank),
@@ -165,6 +171,16 @@ def _parser() -> argparse.ArgumentParser:
         "--timing",
         metavar="WHEN",
         help="of a dry run: when memory that other streams use comes back, early or late",
+    )
+    parser.add_argument(
+        "--data-dependent",
+        metavar="SIZES",
+        help="of a dry run: sizes that depend on data are the worst, none, or an error",
+    )
+    parser.add_argument(
+        "--made-up-value",
+        metavar="NUMBER",
+        help="of a dry run: what small results of skipped work read as, 0 or 1",
     )
     parser.add_argument(
         "--beyond",

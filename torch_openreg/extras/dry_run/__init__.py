@@ -34,6 +34,13 @@ _C._declare_setting(
     "error.",
 )
 
+_C._declare_setting(
+    "OPENREG_DRY_RUN_VALUE",
+    "0",
+    "0 1",
+    "In a dry run, the number that the small results of skipped work have.",
+)
+
 # What has no meaning without kernels, by the values that turn it off.
 _REFUSED = {
     "OPENREG_SANITIZER": "it follows kernels",
@@ -71,6 +78,7 @@ def start(_may_warnings_raise: bool) -> None:
         given["OPENREG_DRY_RUN_SIZES"] or "worst",
         _refusal(given),
         tuple(f"{Path(file).parent}{os.sep}" for file in foreign),
+        makes_up_ones=given["OPENREG_DRY_RUN_VALUE"] == "1",
     )
     dry_run.start()
     # The functions of other extras find them here.

@@ -3,6 +3,7 @@
 #include "csrc/extras/dry_run/DryRunObserver.h"
 #include "csrc/extras/dry_run/HostFills.h"
 #include "csrc/extras/dry_run/ResultSizes.h"
+#include "csrc/extras/dry_run/ZeroFill.h"
 #include "csrc/extras/dry_run/python/ProgramPlaces.h"
 #include "csrc/python/Bindings.h"
 
@@ -34,7 +35,10 @@ void noteGuess(const char* kernel) {
 }
 
 void start(bool is_late, const std::string& sizes, const std::string& refusal,
-           const py::tuple& foreign_files, size_t small_bytes) {
+           const py::tuple& foreign_files, size_t small_bytes, bool makes_up_ones) {
+  if (makes_up_ones) {
+    makeUpOnes();
+  }
   setForeignFiles(foreign_files);
   startDescribing(sizes == "error"  ? GuessedSizes::Error
                   : sizes == "none" ? GuessedSizes::None
@@ -59,7 +63,8 @@ py::dict counts() {
 void bindDryRun(py::module_& m) {
   // docs: bindings-dry-run
   m.def("_dry_run_start", &start, py::arg("is_late"), py::arg("sizes"), py::arg("refusal"),
-        py::arg("foreign_files"), py::arg("small_bytes") = DryRunOptions().small_bytes);
+        py::arg("foreign_files"), py::arg("small_bytes") = DryRunOptions().small_bytes,
+        py::arg("makes_up_ones") = false);
   m.def("_dry_run_is_on", &isDryRun);
   m.def("_dry_run_counts", &counts);
   m.def("_dry_run_made_up_reads", [] { return madeUpReads().all(); });
