@@ -87,8 +87,10 @@ class TestMessages(OpenRegTestCase):
         """
         self.check("2,3", body, ["2 [{'from': 3}]", "3 [{'from': 2}]"])
 
-    def test_batches_and_groups(self):
-        body = """
+    # Both ranks may wait before they send.
+    @parametrize("order", [1, -1])
+    def test_batches_and_groups(self, order):
+        body = f"""
         group = dist.new_group([1, 5])
         own = torch.tensor([rank], device="cuda")
         others = torch.empty_like(own)
@@ -96,11 +98,29 @@ class TestMessages(OpenRegTestCase):
         operations = [
             dist.P2POp(dist.isend, own, peer, group), dist.P2POp(dist.irecv, others, peer, group)
         ]
-        for work in dist.batch_isend_irecv(operations):
+        for work in dist.batch_isend_irecv(operations[::{order}]):
             work.wait()
         print(rank, others.item())
         """
         self.check("1,5", body, ["1 5", "5 1"])
+
+    def test_thread_that_waits_does_not_keep_others_from_sending(self):
+        body = """
+        from threading import Thread
+        store = dist.distributed_c10d._get_default_store()
+        received = []
+        for i in range(20):
+            begin = f"openreg_message/{i}/"
+            waiting = Thread(target=lambda: received.append(store.get(f"{begin}{other}")))
+            waiting.start()
+            # What the other rank's thread waits for is sent after this, which must not wait.
+            store.set(f"{begin}{rank}/ready", b"")
+            store.get(f"{begin}{other}/ready")
+            store.set(f"{begin}{rank}", str(rank).encode())
+            waiting.join()
+        print(rank, set(received))
+        """
+        self.check("1,2", body, ["1 {b'2'}", "2 {b'1'}"])
 
     def test_tensors_of_the_cpu(self):
         body = """
@@ -188,6 +208,7 @@ class TestOptions(OpenRegTestCase):
         self.assertIn(text, ended.stderr)
 
 
+instantiate_parametrized_tests(TestMessages)
 instantiate_parametrized_tests(TestOptions)
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ See Note [Absent peers] in csrc/extras/distributed/transport/AbsentPeers.h for w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -77,14 +78,35 @@ def _rendezvous(url: str, **options: object) -> Iterator[tuple[Any, int, int]]:
 _stores: list[Any] = []
 
 
-def _make_store() -> Any:
-    base: Any = torch._C._distributed_c10d.Store
-    messages: Any = None
-    if _message_place:
+class _Messages:
+    """The store of messages, for several threads.
+
+    A client of TCPStore is locked while it waits for a key, so a thread that waits for a message
+    would keep others from sending theirs, for which the other rank may wait first. So each call has
+    a client of its own, of those that are idle.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._place = host, port
+        self._idle: list[Any] = []
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Any]:
         from torch._C._distributed_c10d import TCPStore
 
-        host, port = _message_place[0]
-        messages = TCPStore(host, port, is_master=False)
+        try:
+            one = self._idle.pop()
+        except IndexError:
+            one = TCPStore(*self._place, is_master=False)
+        try:
+            yield one
+        finally:
+            self._idle.append(one)
+
+
+def _make_store() -> Any:
+    base: Any = torch._C._distributed_c10d.Store
+    messages = _Messages(*_message_place[0]) if _message_place else None
 
     class Store(base):  # type: ignore[misc]
         """A store of this process alone but for messages, by the names that torch's C++ calls."""
@@ -94,14 +116,16 @@ def _make_store() -> Any:
             self._values: dict[str, bytes] = {}
 
         def set(self, key: str, value: bytes) -> None:
-            if _MESSAGE in key:
-                messages.set(key, bytes(value))
+            if messages is not None and _MESSAGE in key:
+                with messages.client() as one:
+                    one.set(key, bytes(value))
             else:
                 self._values[key] = bytes(value)
 
         def get(self, key: str) -> bytes:
-            if _MESSAGE in key:
-                message: bytes = messages.get(key)
+            if messages is not None and _MESSAGE in key:
+                with messages.client() as one:
+                    message: bytes = one.get(key)
                 return message
             self._expect([key])
             return self._values[key]
@@ -130,8 +154,9 @@ def _make_store() -> Any:
             self._expect(keys)
 
         def delete_key(self, key: str) -> bool:
-            if _MESSAGE in key:
-                return bool(messages.delete_key(key))
+            if messages is not None and _MESSAGE in key:
+                with messages.client() as one:
+                    return bool(one.delete_key(key))
             return self._values.pop(key, None) is not None
 
         deleteKey = delete_key  # as C++ calls it
