@@ -247,9 +247,10 @@ print(temporary(lambda: y.topk(n)) - sort)
         code = f"""
 x = torch.empty({rows}, {columns}, dtype=torch.half, device="cuda")
 weight = torch.empty({columns}, dtype=torch.half, device="cuda")
-sums = torch.empty({rows}, 1, device="cuda")
+grad, bias = torch.empty_like(x), torch.empty_like(weight)
+means, scales = torch.empty(2, {rows}, 1, device="cuda")
 found = temporary(lambda: aten.native_layer_norm_backward(
-    x, x, [{columns}], sums, sums, weight, weight, [True, True, {has_bias}]
+    grad, x, [{columns}], means, scales, weight, bias, [True, True, {has_bias}]
 ))
 print(found, bytes_of(*[meta({blocks}, {columns}, dtype=torch.half)] * {1 + has_bias}))
 """
