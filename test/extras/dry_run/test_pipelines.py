@@ -27,6 +27,8 @@ torch.cuda.set_device(rank % torch.cuda.device_count())
 
 def play(ranks, *arguments, size=8, options=(), folder=None):
     environment = {name: one for name, one in os.environ.items() if not name.startswith("OPENREG_")}
+    # The ranks share stdout: a buffer keeps the parts of a line together.
+    environment.pop("PYTHONUNBUFFERED", None)
     command = ("--dry-run", "--world-size", str(size), "--ranks", ranks, *options, *arguments)
     return subprocess.run(
         [sys.executable, "-m", "torch_openreg.cuda", *command],
