@@ -20,7 +20,13 @@ from torch_openreg.openreg._utils import DEVICE_TYPE
 from torch_openreg.openreg.devices import _exchange_device, _maybe_exchange_device
 from torch_openreg.openreg.streams import _set_stream_by_id
 
-__all__ = ["EmulatedCudaInterface", "OpenRegInterface", "TritonCudaInterface", "register_indices"]
+__all__ = [
+    "EmulatedCudaInterface",
+    "OpenRegInterface",
+    "TritonCudaInterface",
+    "get_raw_stream",
+    "register_indices",
+]
 
 
 class OpenRegInterface(DeviceInterface):
@@ -69,8 +75,7 @@ class OpenRegInterface(DeviceInterface):
     @staticmethod
     def get_raw_stream(device_idx: int) -> int:
         """Returns the number of the current stream of a device, as CUDA has it: 0, or a handle."""
-        stream = openreg.current_stream(device_idx)
-        return int(stream.native_handle) if stream.stream_id else 0  # type: ignore[attr-defined]
+        return get_raw_stream(device_idx)
 
     @staticmethod
     def get_compute_capability(device: Any = None) -> str:
@@ -110,6 +115,12 @@ class TritonCudaInterface(EmulatedCudaInterface):
     @staticmethod
     def raise_if_triton_unavailable(device: Any = None) -> None:
         """Does nothing: Triton was found when the device type was registered."""
+
+
+def get_raw_stream(device_idx: int) -> int:
+    """Returns the number of the current stream of a device, as CUDA has it: 0, or a handle."""
+    stream = openreg.current_stream(device_idx)
+    return int(stream.native_handle) if stream.stream_id else 0  # type: ignore[attr-defined]
 
 
 def register_indices(compiles_triton: bool = False) -> None:

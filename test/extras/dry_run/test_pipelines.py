@@ -104,6 +104,23 @@ class TestMessages(OpenRegTestCase):
         """
         self.check("1,5", body, ["1 5", "5 1"])
 
+    def test_batch_sends_before_it_waits(self):
+        body = """
+        own = torch.tensor([rank], device="cuda")
+        others = torch.empty_like(own)
+        peer = 6 - rank
+        operations = [dist.P2POp(dist.irecv, others, peer), dist.P2POp(dist.isend, own, peer)]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        group = dist.new_group([1, 5], backend="gloo")
+        on_host = torch.tensor([10 * rank])
+        receipt = dist.irecv(copy := torch.empty_like(on_host), peer, group)
+        dist.send(on_host, peer, group)
+        receipt.wait()
+        print(rank, others.item(), copy.item())
+        """
+        self.check("1,5", body, ["1 5 50", "5 1 10"])
+
     def test_thread_that_waits_does_not_keep_others_from_sending(self):
         body = """
         from threading import Thread

@@ -58,6 +58,21 @@ class TestInductor(TritonTestCase):
             check(lambda x, y: (x.unsqueeze(1) * y).sum(-1), torch.randn(9, 5), torch.randn(7, 5))
         """)
 
+    def test_kernels_with_a_benchmark(self):
+        self.run_with("""
+            from torch._inductor import config
+
+            def two_sums(x):
+                y = torch.nn.functional.silu(x)
+                return y / y.amax(0), (y / y.amax(1, keepdim=True)).t().contiguous()
+
+            with config.patch(benchmark_kernel=True):
+                check(two_sums, torch.randn(64, 96))
+            torch._dynamo.reset()
+            with config.patch(benchmark_fusion=True):
+                check(two_sums, torch.randn(64, 96))
+        """)
+
     def test_gradients(self):
         self.run_with("""
             model = nn.Sequential(nn.Linear(20, 30), nn.GELU(), nn.LayerNorm(30), nn.Linear(30, 4))

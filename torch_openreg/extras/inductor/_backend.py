@@ -35,11 +35,8 @@ class OpenRegDeviceOpOverrides(DeviceOpOverrides):
     """Lines that generated wrappers have about streams and devices."""
 
     def import_get_raw_stream_as(self, name: str) -> str:
-        """Returns the import of what gives the number of a device's current stream."""
-        return (
-            "from torch_openreg.dynamo._interface import OpenRegInterface\n"
-            f"{name} = OpenRegInterface.get_raw_stream"
-        )
+        """Returns the import of what gives the number of a device's current stream, in one line."""
+        return f"from torch_openreg.dynamo._interface import get_raw_stream as {name}"
 
     def set_device(self, device_idx: int) -> str:
         """Returns a statement."""

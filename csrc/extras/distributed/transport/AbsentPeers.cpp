@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <functional>
+#include <mutex>
 #include <utility>
 
 namespace at::openreg {
@@ -36,6 +39,40 @@ class DoneWork final : public c10d::Work {
 
  private:
   const std::vector<at::Tensor> results_;
+};
+
+// A message that is received by the first wait, so that what its group sends is sent before.
+class ReceivingWork final : public c10d::Work {
+ public:
+  ReceivingWork(int rank, at::Tensor tensor, std::function<void(const at::Tensor&)> receive)
+      : c10d::Work(rank, c10d::OpType::RECV),
+        tensor_(std::move(tensor)),
+        receive_(std::move(receive)) {}
+
+  bool wait(std::chrono::milliseconds /*timeout*/) override {
+    // An exception leaves the message to the next wait.
+    std::call_once(is_received_, [this] {
+      receive_(tensor_);
+      finish();
+    });
+    return true;
+  }
+
+  void synchronize() override { wait(kNoTimeout); }
+  std::vector<at::Tensor> result() override { return {tensor_}; }
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    wait(kNoTimeout);
+    auto future =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    future->markCompleted(c10::IValue(result()));
+    return future;
+  }
+
+ private:
+  const at::Tensor tensor_;
+  const std::function<void(const at::Tensor&)> receive_;
+  std::once_flag is_received_;
 };
 
 Work done(int rank, c10d::OpType type, std::vector<at::Tensor> results = {}) {
@@ -223,18 +260,20 @@ Work AbsentPeers::recv(Tensors& tensors, int source, int tag) {
                  tensor.nbytes(), " bytes; of the ", size_, " ranks of this dry run only ranks ",
                  c10::Join(", ", *running_ranks.load()), " run"));
   }
-  const std::string key = nextKey(source, rank_, tag);
-  const Bytes bytes = store_->get(key);
-  store_->deleteKey(key);
-  if (bytes.size() != tensor.nbytes()) {
-    C10_THROW_ERROR(DistBackendError,
-                    c10::str("recv: expected a message of ", tensor.nbytes(), " bytes, got ",
-                             bytes.size(), " bytes from rank ", source, " with tag ", tag));
-  }
-  const at::Tensor plain = at::empty(tensor.sizes(), tensor.options());
-  std::memcpy(plain.mutable_data_ptr(), bytes.data(), bytes.size());
-  tensor.copy_(plain);
-  return done(rank_, c10d::OpType::RECV, tensors);
+  return c10::make_intrusive<ReceivingWork>(
+      rank_, tensor,
+      [store = store_, key = nextKey(source, rank_, tag), source, tag](const at::Tensor& into) {
+        const Bytes bytes = store->get(key);
+        store->deleteKey(key);
+        if (bytes.size() != into.nbytes()) {
+          C10_THROW_ERROR(DistBackendError,
+                          c10::str("recv: expected a message of ", into.nbytes(), " bytes, got ",
+                                   bytes.size(), " bytes from rank ", source, " with tag ", tag));
+        }
+        const at::Tensor plain = at::empty(into.sizes(), into.options());
+        std::memcpy(plain.mutable_data_ptr(), bytes.data(), bytes.size());
+        into.copy_(plain);
+      });
 }
 
 Work AbsentPeers::recvAnysource(Tensors& tensors, int tag) { return recv(tensors, -1, tag); }

@@ -3,7 +3,8 @@
 // Note [Absent peers]
 // The other ranks are absent, and behave as if each of them were this one: a sum is this rank's
 // values times the number of ranks, gathered tensors are copies of this rank's, and what a root
-// broadcasts is what this rank has there already. Calls are complete when they return. Of a message
+// broadcasts is what this rank has there already. Calls are complete when they return, but for the
+// receipt of a message, which is complete when it has been waited for. Of a message
 // to an absent rank nothing is left, and a message from one is an error, since its contents are
 // that rank's alone.
 //
@@ -67,9 +68,9 @@ class OPENREG_EXPORT AbsentPeers final : public c10d::Backend {
                      const c10d::AllToAllOptions& options) override;
   Work alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   Work send(Tensors& tensors, int destination, int tag) override;
-  // Waits for the message of a rank that runs.
-  // Errors: DistBackendError, of the call, if the source is absent, or sends another size; the
-  // store's, after its timeout.
+  // The work's wait waits for the message of a rank that runs.
+  // Errors: DistBackendError, of the call if the source is absent, of the wait if it sends another
+  // size; of the wait, the store's, after its timeout.
   Work recv(Tensors& tensors, int source, int tag) override;
   Work recvAnysource(Tensors& tensors, int tag) override;
   Work barrier(const c10d::BarrierOptions& options) override;
