@@ -61,6 +61,11 @@ ELSEWHERE = {
     "torch_openreg/_comm.py": ("torch/csrc/cuda/comm.cpp",),
     "csrc/extras/dry_run/TemporaryMemory.cpp": (
         "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp",
+        *("aten/src/ATen/native/cuda/Sort.cpp", "TensorTopK.cpp"),
+    ),
+    "csrc/memory/ExpandableSegments.h": ("c10/cuda/CUDACachingAllocator.cpp",),
+    "docs/dry_run.md": (
+        *("cuda/CublasHandlePool.cpp", "native/transformers/cuda/flash_attn/flash_api.cpp"),
     ),
     "csrc/extras/dry_run/Workspaces.cpp": (
         *("aten/src/ATen/native/cuda/Blas.cpp", "aten/src/ATen/native/cuda/LinearAlgebra.cpp"),

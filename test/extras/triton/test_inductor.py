@@ -60,16 +60,16 @@ class TestInductor(TritonTestCase):
 
     def test_kernels_with_a_benchmark(self):
         self.run_with("""
-            from torch._inductor import config
+            from torch._inductor.config import patch
 
             def two_sums(x):
                 y = torch.nn.functional.silu(x)
                 return y / y.amax(0), (y / y.amax(1, keepdim=True)).t().contiguous()
 
-            with config.patch(benchmark_kernel=True):
+            with patch(benchmark_kernel=True):
                 check(two_sums, torch.randn(64, 96))
             torch._dynamo.reset()
-            with config.patch(benchmark_fusion=True):
+            with patch(benchmark_fusion=True):
                 check(two_sums, torch.randn(64, 96))
         """)
 
