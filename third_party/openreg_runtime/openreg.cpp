@@ -24,6 +24,7 @@
 #include "src/memory/allocation.cpp"
 #include "src/memory/arena.cpp"
 #include "src/memory/extra_memory.cpp"
+#include "src/memory/reserved.cpp"
 #include "src/queue/capture_target.cpp"
 #include "src/queue/command.cpp"
 #include "src/queue/completion.cpp"
