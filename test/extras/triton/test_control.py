@@ -38,6 +38,11 @@ STEPS = tl.constexpr("""
     setp.le.f32 p, b, a;
     selp.f32 $0, b, a, p;
 """)
+UNEQUAL = tl.constexpr("""
+    .reg .pred p;
+    setp.ne.f32 p, $1, 2.0;
+    selp.f32 $0, 1.0, 0.0, p;
+""")
 
 
 @triton.jit
@@ -256,6 +261,13 @@ def steps(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
     tl.store(out_ptr + i, z)
 
 
+@triton.jit
+def unequal(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i)
+    tl.store(out_ptr + i, tl.inline_asm_elementwise(UNEQUAL, "=f,f", [x], tl.float32, True, 1))
+
+
 class TestControl(TestCase):
     @parametrize("n", (0, 1, 100, 128))
     def test_loops_over_blocks(self, n):
@@ -407,6 +419,11 @@ class TestDebugging(TestCase):
         launch(softplus, (1,), x, out, BLOCK=64)
         expected = torch.where(x > 4, x, torch.log1p(x.double().exp()).float())
         self.assertEqual(out, expected)
+
+    def test_comparisons_of_assembly_are_false_of_nan(self):
+        out = torch.empty(4)
+        launch(unequal, (1,), torch.tensor([1.0, 2.0, float("nan"), 3.0]), out, BLOCK=4)
+        self.assertEqual(out, torch.tensor([1.0, 0.0, 0.0, 1.0]))
 
     def test_assembly_of_floats_has_registers_and_several_inputs(self):
         x, y = torch.randn(2, 64)

@@ -32,7 +32,11 @@ _FUNCTIONS = {
     "sin": "__builtin_sinf({0})",
     "cos": "__builtin_cosf({0})",
 }
-_COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+# All are false of NaN.
+_COMPARISONS = {
+    **{"lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}", "ge": "{0} >= {1}"},
+    **{"eq": "{0} == {1}", "ne": "{0} < {1} || {0} > {1}"},
+}
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DECLARATION = re.compile(r"\.reg\s+\.(?P<type>pred|f32)\s+(?P<names>\w+(?:\s*,\s*\w+)*)")
@@ -102,7 +106,7 @@ class _Reader:
         if match["name"] == "setp" and match["comparison"] in _COMPARISONS and len(sources) == 2:
             variable = self._of(self._predicates, target)
             left, right = map(self._source, sources)
-            value = f"{left} {_COMPARISONS[match['comparison']]} {right}"
+            value = _COMPARISONS[match["comparison"]].format(left, right)
         elif match["name"] == "selp" and not match["comparison"] and len(sources) == 3:
             variable = self._target(target)
             condition = self._of(self._predicates, sources.pop())
