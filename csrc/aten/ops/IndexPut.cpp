@@ -169,8 +169,19 @@ Tensor& indexPut(Tensor& self, const Indices& indices, const Tensor& given, bool
   at::native::checkIndexTensorTypes(indices, /*allow_int=*/true);
   const Indices on_device = deviceIndices(self, onSameDevice(self, indices));
   checkIndexPut(self, on_device, values, accumulate);
-  enqueue<"aten::_index_put_impl_">(self.device(), &at::cpu::_index_put_impl_, self, on_device,
-                                    values, accumulate, unsafe);
+  static constexpr c10::openreg::KernelName kName("aten::_index_put_impl_");
+  const Verdict verdict = c10::openreg::observeAccesses(
+      self.device().index(), kName.text, [&](c10::openreg::OperandList& operands) {
+        operands.push_back(
+            {.tensor = self.unsafeGetTensorImpl(), .is_written = true, .is_updated = accumulate});
+        detail::addOperands(operands, on_device, /*is_written=*/false);
+        detail::addOperands(operands, values, /*is_written=*/false);
+      });
+  launchOp<kName>(self.device(), MadeBy{[&] {
+                    return bindArguments(self.device(), &at::cpu::_index_put_impl_, self, on_device,
+                                         values, accumulate, unsafe);
+                  }},
+                  verdict);
   return self;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <unordered_map>
@@ -273,6 +274,42 @@ BlockSizes largestElements(ArrayRef<Operand> operands, const GpuShape& gpu) {
   return totalOf(of_sort) > totalOf(sizes) ? of_sort : sizes;
 }
 
+// The number of elements of a shape to which several tensors are broadcast.
+int64_t broadcastNumel(ArrayRef<Operand> operands) {
+  SmallVector<int64_t, 5> reversed;
+  for (const Operand& operand : operands) {
+    const TensorImpl& tensor = *operand.tensor;
+    const auto dims = static_cast<size_t>(tensor.dim());
+    reversed.resize(std::max(reversed.size(), dims), 1);
+    for (size_t i = 0; i < dims; ++i) {
+      const int64_t size = tensor.size(static_cast<int64_t>(dims - 1 - i));
+      reversed[i] = size == 1 ? reversed[i] : size;
+    }
+  }
+  return std::accumulate(reversed.begin(), reversed.end(), int64_t{1}, std::multiplies<>());
+}
+
+// Values are added in the order of sorted indices: there are linear indices and numbers, and both
+// sorted, besides contiguous copies. Source: index_put_with_sort_kernel in
+// aten/src/ATen/native/cuda/Indexing.cu. Operands: the tensor, indices, and the values. Left out:
+// the expansion of values, and a copy of a tensor whose indexed dimensions are not neighbors.
+BlockSizes accumulatedValues(ArrayRef<Operand> operands, const GpuShape& /*gpu*/) {
+  const TensorImpl& self = *operands.front().tensor;
+  const TensorImpl& values = *operands.back().tensor;
+  if (!operands.front().is_updated || self.numel() == 0) {
+    return {};
+  }
+  const auto count = static_cast<size_t>(broadcastNumel(operands.slice(1, operands.size() - 2)));
+  BlockSizes sizes(4, count * kLongSize);
+  sizes.push_back(2 * count * kLongSize);  // CUB's
+  for (const TensorImpl* tensor : {&self, &values}) {
+    if (!tensor->is_contiguous()) {
+      sizes.push_back(static_cast<size_t>(tensor->numel()) * tensor->itemsize());
+    }
+  }
+  return count == 0 ? BlockSizes() : sizes;
+}
+
 }  // namespace
 
 TemporaryMemoryRule temporaryMemoryRule(std::string_view kernel) {
@@ -280,6 +317,7 @@ TemporaryMemoryRule temporaryMemoryRule(std::string_view kernel) {
       {"aten::_flash_attention_backward", &flashAttentionGradients},
       {"aten::_scaled_dot_product_flash_attention_backward", &scaledProductGradients},
       {"aten::_scaled_dot_product_efficient_attention_backward", &efficientGradients},
+      {"aten::_index_put_impl_", &accumulatedValues},
       {"aten::embedding_dense_backward", &embeddingGradients},
       {"aten::native_layer_norm_backward", &layerNormGradients},
       {"aten::sort", &sorted},

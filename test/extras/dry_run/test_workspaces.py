@@ -159,6 +159,30 @@ print(found, expected)
         found, expected = run_dry(code)
         self.assertEqual(found, expected)
 
+    @parametrize("accumulates", [True, False])
+    @parametrize(
+        "layout, copies",
+        [("x", ""), ("x.t().contiguous().t()", "meta(3000, 64)")],
+        name_fn=lambda layout, copies: "transposed" if copies else "contiguous",
+    )
+    def test_index_put(self, accumulates, layout, copies):
+        code = f"""
+x = torch.zeros(3000, 64, device="cuda")
+x = {layout}
+rows = torch.zeros(50, 1, dtype=torch.long, device="cuda")
+columns = torch.arange(64, device="cuda")[None].expand(400, 1, 64)
+values = torch.ones(400, 50, 64, device="cuda")
+found = temporary(lambda: x.index_put_((rows, columns), values, accumulate={accumulates}))
+count = 400 * 50 * 64
+long = torch.long
+expected = bytes_of(
+    *[meta(count, dtype=long)] * 4, meta(2 * count, dtype=long), {copies}
+) if {accumulates} else 0
+print(found, expected)
+"""
+        found, expected = run_dry(code)
+        self.assertEqual(found, expected)
+
     # Rows, the elements of each, and what is taken: indices of a row and CUB's buffers; for few
     # rows pairs of numbers, sorted as one; for many rows, indices of all.
     @parametrize(
