@@ -206,7 +206,8 @@ class TestAddresses(OpenRegTestCase):
     def test_memory_of_a_device_lies_in_its_range(self):
         for index in range(torch.openreg.device_count()):
             begin, size = self.extra.address_range(index)
-            self.assertEqual(size, torch.openreg.mem_get_info(index)[1])
+            # Behind the addresses of its memory are those for expandable segments.
+            self.assertGreaterEqual(size, torch.openreg.mem_get_info(index)[1])
             x = torch.ones(3, device=f"{DEVICE_TYPE}:{index}")
             self.assertTrue(begin <= x.data_ptr() < begin + size)
         with self.assertRaises(RuntimeError):
