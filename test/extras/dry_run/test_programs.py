@@ -63,6 +63,15 @@ class TestPrograms(TestCase):
             return
         self.assertEqual(dry, real)
 
+    @parametrize("name", ["adamw", "gradient_accumulation", "optimizer_in_backward"])
+    def test_expandable_segments(self, name):
+        settings = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+        dry_run = {"OPENREG_DRY_RUN": "1", "OPENREG_DRY_RUN_SUMMARY": "0"}
+        real, dry, other = memories((name, settings), (name, settings | dry_run), (name, dry_run))
+        self.assertEqual(dry, real)
+        self.assertEqual(allocated(other), allocated(dry))
+        self.assertNotEqual(other, dry)  # reserved memory
+
     @parametrize("name", ["adamw", "streams", "dropouts"])
     @parametrize("timing", ["early", "late"])
     def test_two_dry_runs_have_the_same_memory(self, name, timing):
