@@ -84,10 +84,7 @@ BlockPool& BlockCache::poolFor(const BlockRequest& request) {
 Block* BlockCache::reuse(const BlockRequest& request) {
   ++search_count_;
   const FreeBlocks& free_blocks = poolFor(request).free_blocks;
-  std::optional<FreeBlocks::Position> place = free_blocks.bestFit(request.stream, request.rounded);
-  if (place.has_value() && C10_UNLIKELY((**place)->is_expandable)) {
-    place = fitFrom(*place, free_blocks, request);
-  }
+  const std::optional<FreeBlocks::Position> place = findFit(free_blocks, request);
   if (!place.has_value() || isTooLarge(***place, request)) {
     return nullptr;
   }
@@ -104,10 +101,7 @@ Block* BlockCache::reuseOfPools(const BlockRequest& request) {
     }
     const bool is_small = request.rounded <= kSmallSize;
     const FreeBlocks& free_blocks = (is_small ? pool.small : pool.large).free_blocks;
-    auto place = free_blocks.bestFit(request.stream, request.rounded);
-    if (place.has_value() && (**place)->is_expandable) {
-      place = fitFrom(*place, free_blocks, request);
-    }
+    const auto place = findFit(free_blocks, request);
     if (place.has_value() && !isTooLarge(***place, request)) {
       return handOut(*place, request);
     }
@@ -115,11 +109,15 @@ Block* BlockCache::reuseOfPools(const BlockRequest& request) {
   return nullptr;
 }
 
-// The best fit, given the block of an expandable segment that is the smallest one. Of such blocks,
-// what counts is the size to which they can grow; without the setting, they serve no request.
-std::optional<FreeBlocks::Position> BlockCache::fitFrom(FreeBlocks::Position place,
-                                                        const FreeBlocks& free_blocks,
+// The best fit among free blocks for a request. Of blocks of expandable segments, what counts is
+// the size to which they can grow; without the setting, they serve no request.
+std::optional<FreeBlocks::Position> BlockCache::findFit(const FreeBlocks& free_blocks,
                                                         const BlockRequest& request) {
+  const auto smallest = free_blocks.bestFit(request.stream, request.rounded);
+  if (!smallest.has_value() || C10_LIKELY(!(**smallest)->is_expandable)) {
+    return smallest;
+  }
+  FreeBlocks::Position place = *smallest;
   const auto isEnd = [&](FreeBlocks::Position at) {
     return at == free_blocks.end() || *(*at)->stream != request.stream;
   };

@@ -168,8 +168,7 @@ class BlockCache {
   std::optional<FreeBlocks::Position> placeToJoin(Block* neighbor);
   Block* join(Block* lower, Block* upper);
 
-  static std::optional<FreeBlocks::Position> fitFrom(FreeBlocks::Position place,
-                                                     const FreeBlocks& free_blocks,
+  static std::optional<FreeBlocks::Position> findFit(const FreeBlocks& free_blocks,
                                                      const BlockRequest& request);
   Block* reserveSegment(const BlockRequest& request);
   Block* reserveAddresses(BlockPool& pool, const BlockRequest& request);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <tuple>
@@ -72,7 +71,7 @@ struct ExpectedFill {
 // The poison of one device.
 class DevicePoison {
  public:
-  // Expects a fill of the block, which is in use until forget() is called. A later call replaces an
+  // Expects a fill of the block, which is in use until free() is called. A later call replaces an
   // earlier one.
   FillMark expectFill(const Block& block) {
     const Lock lock(mutex_);

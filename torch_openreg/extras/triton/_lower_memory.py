@@ -218,14 +218,8 @@ class _Loaded(Tensor):
             f"{row} = at<const {access.bits}>(program, {first});",
             "} else {",
         )
-        masks = _fill_masks(nest, access, self.masks, outer, self.order[-1])
-        buffer = f"reinterpret_cast<{access.bits}*>({self.buffer.name})"
-        nest.add(
-            f"if (!load_row<{access.bits}>({access.place}, {first}, {extent}, {masks}, {buffer})) "
-            "{ return; }",
-        )
-        self._fill_others(nest, outer, buffer)
-        nest.add(f"{row} = {buffer};", "}")
+        self._load_into_buffer(nest, outer, first)
+        nest.add(f"{row} = {self._bits};", "}")
 
     def _gathered(self, nest: Nest, outer: Index, row: str) -> None:
         access, inner = self.access, self.order[-1]
@@ -233,32 +227,36 @@ class _Loaded(Tensor):
         assert self.addresses is not None
         name = self.addresses.name
         _fill_addresses(nest, access, self.addresses, None, outer, inner)
-        buffer = f"reinterpret_cast<{access.bits}*>({self.buffer.name})"
         row_check = access.row_check(f"{name}[0]", extent) + _and_full(nest, access, outer, inner)
         nest.add(
             f"if (are_consecutive<{access.size}, {extent}>({name}) && {row_check}) {{",
             f"{row} = at<const {access.bits}>(program, {name}[0]);",
             "} else {",
         )
+        self._load_into_buffer(nest, outer, name)
+        nest.add(f"{row} = {self._bits};", "}")
+
+    @property
+    def _bits(self) -> str:
+        """The buffer of a row as elements, in C++."""
+        return f"reinterpret_cast<{self.access.bits}*>({self.buffer.name})"
+
+    def _load_into_buffer(self, nest: Nest, outer: Index, addresses: str) -> None:
+        """Loads the elements of a row whose masks are true; gives the others their values."""
+        access, inner = self.access, self.order[-1]
         masks = _fill_masks(nest, access, self.masks, outer, inner)
         nest.add(
-            f"if (!load_row<{access.bits}>({access.place}, {name}, {extent}, {masks}, {buffer})) "
-            "{ return; }",
+            f"if (!load_row<{access.bits}>({access.place}, {addresses}, {self.type.shape[inner]}, "
+            f"{masks}, {self._bits})) {{ return; }}",
         )
-        self._fill_others(nest, outer, buffer)
-        nest.add(f"{row} = {buffer};", "}")
-
-    def _fill_others(self, nest: Nest, outer: Index, buffer: str) -> None:
-        """Stores what a row has where its masks, which are in their buffer, are false."""
         if self.masks is None or self.other is None:
             return  # runtime.h has stored zeros
         with nest.scope():
             depth = nest.depth
-            inner = self.order[-1]
             one = nest.loop(self.type.shape[inner], True)
             other = nest.element(self.other, _with(outer, inner, one))
-            encoded = f"{self.access.format}::encode({other.text})"
-            element = f"{buffer}[{one.text}]"
+            encoded = f"{access.format}::encode({other.text})"
+            element = f"{self._bits}[{one.text}]"
             nest.add(f"{element} = {self.masks.name}[{one.text}] ? {element} : {encoded};")
             nest.close(depth)
 

@@ -20,6 +20,13 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 // Leaked; set once, before there are groups.
 std::atomic<const std::vector<int>*> running_ranks{nullptr};
 
+c10::intrusive_ptr<c10::ivalue::Future> completedFuture(const std::vector<at::Tensor>& results) {
+  auto future =
+      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  future->markCompleted(c10::IValue(results));
+  return future;
+}
+
 // A call that has returned.
 class DoneWork final : public c10d::Work {
  public:
@@ -30,12 +37,7 @@ class DoneWork final : public c10d::Work {
 
   std::vector<at::Tensor> result() override { return results_; }
 
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    auto future =
-        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    future->markCompleted(c10::IValue(results_));
-    return future;
-  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return completedFuture(results_); }
 
  private:
   const std::vector<at::Tensor> results_;
@@ -63,10 +65,7 @@ class ReceivingWork final : public c10d::Work {
 
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     wait(kNoTimeout);
-    auto future =
-        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    future->markCompleted(c10::IValue(result()));
-    return future;
+    return completedFuture(result());
   }
 
  private:
