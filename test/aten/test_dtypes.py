@@ -135,8 +135,10 @@ class Widened(TorchDispatchMode):
         for argument, one, other in zip(schema.arguments, args, wider_args, strict=False):
             if argument.is_write and one is not other:
                 one.copy_(other)
-        name = schema.name.removeprefix("aten::").removesuffix("_")
-        self.refused.add((name, _layout_of(tensors), _NAMES[self.dtype]))
+        name, layout = schema.name.removeprefix("aten::").removesuffix("_"), _layout_of(tensors)
+        # mv of compressed tensors is composed of addmv.
+        name = "addmv" if (name, layout) == ("mv", "SparseCsr") else name
+        self.refused.add((name, layout, _NAMES[self.dtype]))
         return tree_map(_converted(_NARROWER[self.dtype]), result)
 
 
@@ -266,6 +268,10 @@ _OTHER_CALLS = {
     "sparse_add": lambda d: _sparse(d) + _sparse(d),
     "sparse_add_": lambda d: _sparse(d).add_(_sparse(d), alpha=3),
     "sparse_sub": lambda d: _sparse(d) - _sparse(d) * 2,
+    "sparse_add_complex32": lambda d: _sparse(d, torch.complex32) + _sparse(d, torch.complex32),
+    "sparse_coalesce_complex32": lambda d: torch.sparse_coo_tensor(
+        torch.tensor([[1, 0, 1, 1]], device=d), _numbers(d, torch.complex32)[:, 0], (2,)
+    ).coalesce(),
     "sparse_product_half": lambda d: torch.sparse.mm(_sparse(d), _sparse(d).t()),
     "sparse_product_bfloat16": lambda d: torch.sparse.mm(
         _sparse(d).bfloat16(), _sparse(d).t().bfloat16()
@@ -297,8 +303,8 @@ def _square(device, dtype=torch.float16):
     return _numbers(device, dtype)[:, :4].contiguous()
 
 
-def _sparse(device):
-    return _numbers("cpu", torch.float32).relu().half().to_sparse().to(device)
+def _sparse(device, dtype=torch.float16):
+    return _numbers("cpu", torch.float32).relu().to(dtype).to_sparse().to(device)
 
 
 def _csr(device, dtype=torch.float16):

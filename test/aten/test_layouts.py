@@ -4,6 +4,7 @@ import torch
 from common import (
     DEVICE_TYPE,
     OpenRegTestCase,
+    StreamGate,
     instantiate_parametrized_tests,
     parametrize,
     run_tests,
@@ -243,6 +244,81 @@ class TestSparse(LayoutTestCase):
         sparse = self.dense.to(DEVICE_TYPE).to_sparse_csr()
         sparse.values().mul_(2)
         self.assert_bit_equal(sparse.to_dense(), self.dense * 2)
+
+    def test_coo_tensor_shares_the_memory_of_its_components(self):
+        indices, values = torch.tensor([[1, 0]]).to(DEVICE_TYPE), torch.ones(2).to(DEVICE_TYPE)
+        sparse = torch.sparse_coo_tensor(indices, values, (2,))
+        self.assertEqual(sparse._indices().data_ptr(), indices.data_ptr())
+        self.assertEqual(sparse._values().data_ptr(), values.data_ptr())
+        values.mul_(2)
+        self.assert_bit_equal(sparse.to_dense(), torch.full((2,), 2.0))
+
+    @parametrize(
+        "call",
+        [
+            subtest(lambda x, y: -x, name="neg"),
+            subtest(lambda x, y: x.sin_(), name="sin_"),
+            subtest(lambda x, y: x * 2.5, name="mul_scalar"),
+            subtest(lambda x, y: y * x, name="mul_dense"),
+            subtest(lambda x, y: x * y[0, 0], name="mul_number"),
+            subtest(lambda x, y: torch.cat([x, x.clone()]), name="cat"),
+            subtest(lambda x, y: x.unsqueeze(0), name="unsqueeze"),
+            subtest(lambda x, y: y.sparse_mask(x), name="sparse_mask"),
+            subtest(lambda x, y: x.to(torch.float64).sum(), name="sum"),
+            subtest(lambda x, y: torch.empty_like(x).resize_as_sparse_(x), name="empty_like"),
+            subtest(
+                lambda x, y: torch.sparse_coo_tensor(x.indices(), y[0, 0] * x.values(), x.shape),
+                name="sparse_coo_tensor",
+            ),
+            subtest(lambda x, y: x.zero_(), name="zero_"),
+        ],
+    )
+    def test_kernels_that_cuda_shares_with_the_cpu_do_not_wait(self, call):
+        dense = torch.randn(4, 4)
+        expected = call(self.dense.to_sparse(), dense)
+        arguments = self.dense.to(DEVICE_TYPE).to_sparse(), dense.to(DEVICE_TYPE)
+        # What checks invariants reads indices.
+        with torch.sparse.check_sparse_tensor_invariants(enable=False), StreamGate() as gate:
+            actual = call(*arguments)
+            gate.open()
+        self.assert_same(actual, expected)
+
+    def test_kernels_that_cuda_shares_for_compressed_tensors_do_not_wait(self):
+        csr = self.dense.to(DEVICE_TYPE).to_sparse_csr()
+        with torch.sparse.check_sparse_tensor_invariants(enable=False), StreamGate() as gate:
+            actual = (-csr).abs().clone().to_dense()
+            gate.open()
+        self.assert_same(actual, self.dense.abs())
+
+    def test_a_sparse_tensor_has_a_sparse_mask(self):
+        results = []
+        for device in ("cpu", DEVICE_TYPE):
+            x = self.dense.to(device).to_sparse().requires_grad_()
+            masked = x.sparse_mask(torch.eye(4, device=device).to_sparse())
+            masked.to_dense().sum().backward()
+            results += [masked.detach(), x.grad]
+        self.assert_same(results[2], results[0])
+        self.assert_same(results[3].to_dense(), results[1].to_dense())
+
+    def test_sums_of_complex32_are_computed(self):
+        indices = torch.zeros(1, 3, dtype=torch.int64, device=DEVICE_TYPE)
+        values = torch.tensor([1 + 2j, 3 - 1j, 0.5]).to(torch.complex32).to(DEVICE_TYPE)
+        x = torch.sparse_coo_tensor(indices, values, (2,))
+        expected = torch.tensor([4.5 + 1j, 0]).to(torch.complex32)
+        self.assert_bit_equal(x.coalesce().to_dense(), expected)
+        self.assert_bit_equal(x.to_dense(), expected)
+        self.assert_bit_equal((x + x).to_dense(), expected + expected)
+
+    def test_tensors_of_two_devices_are_refused(self):
+        sparse = self.dense.to(DEVICE_TYPE).to_sparse()
+        with self.assertRaisesRegex(RuntimeError, "same device"):
+            sparse * torch.ones(4, 4, device=f"{DEVICE_TYPE}:1")
+
+    def test_result_is_on_the_device_of_the_tensor(self):
+        sparse = self.dense.to(f"{DEVICE_TYPE}:1").to_sparse()
+        for result in (sparse.neg(), sparse * 2, sparse.to_dense(), torch.empty_like(sparse)):
+            self.assertEqual(result.device, torch.device(DEVICE_TYPE, 1))
+        self.assertEqual(torch.empty_like(sparse, device=f"{DEVICE_TYPE}:0").device.index, 0)
 
     def test_duplicates_are_summed_by_coalesce(self):
         indices, values = torch.tensor([[0, 0, 1]]), torch.tensor([1.0, 2.0, 3.0])

@@ -163,6 +163,39 @@ class TestLosses(OpenRegTestCase):
         self.assertTrue(torch.isfinite(leaf.grad).all())
 
 
+class TestSparseSums(OpenRegTestCase):
+    """CUDA joins the elements of two sparse tensors. The CPU merges those of coalesced ones."""
+
+    def tensors(self):
+        x = torch.tensor([1.0, 2.0, 0.0, 0.0]).to_sparse()
+        y = torch.tensor([1.0, 0.0, 3.0, 0.0]).to_sparse()
+        return x.cuda(), y.cuda(), torch.tensor([0.0, 2.0, -3.0, 0.0])
+
+    def test_the_sum_of_coalesced_tensors_is_not_coalesced(self):
+        x, y, expected = self.tensors()
+        actual = x - y
+        self.assertFalse(actual.is_coalesced())
+        self.assertEqual(actual._nnz(), 4)
+        self.assertTrue(y.is_coalesced())
+        with self.assertRaisesRegex(RuntimeError, "Cannot get indices on an uncoalesced tensor"):
+            actual.indices()
+        self.assert_bit_equal(actual.to_dense(), expected)
+
+    def test_in_place_the_tensor_is_no_longer_coalesced(self):
+        x, y, expected = self.tensors()
+        x.sub_(y)
+        self.assertFalse(x.is_coalesced())
+        self.assert_bit_equal(x.to_dense(), expected)
+
+    def test_a_sum_has_no_more_elements_than_the_tensor(self):
+        x = torch.ones(3).to_sparse().cuda()
+        self.assertEqual((x + x)._values(), torch.full((3,), 2.0))
+
+    def test_a_sum_with_nothing_is_coalesced(self):
+        x, _, _ = self.tensors()
+        self.assertTrue((x + torch.zeros(4).to_sparse().cuda()).is_coalesced())
+
+
 class TestSyncBatchNorm(OpenRegTestCase):
     def test_operators(self):
         x = torch.randn(4, 3, 5)

@@ -60,17 +60,24 @@ void resizeArguments(c10::ArrayRef<const Tensor*> tensors,
 }
 
 // Enqueues the CPU kernel on the current stream, and replaces the arguments on the stack by the
-// results.
+// results. The kernel of a call that `is_skipped` is given no arguments.
 // Errors: c10::OutOfMemoryError; the arguments are then unchanged.
-void callOnStream(BoxedCall& call, std::shared_ptr<const CallPlan> plan, torch::jit::Stack* stack) {
+void callOnStream(BoxedCall& call, std::shared_ptr<const CallPlan> plan, torch::jit::Stack* stack,
+                  bool is_skipped = false) {
   resizeArguments(call.deviceTensors(), plan->resizes);
   call.replaceGenerators([&](const std::optional<Generator>& generator) {
     return engineForLaunch(generator, call.device().index());
   });
   const bool is_verified = isVerifying() && plan->areAllNew() && !call.known().drawsNumbers();
   StreamCallClosure run;
-  run.call().setArguments(call.op(), std::move(plan), call.values(), call.places(), call.tensors(),
-                          is_verified, call.known().copiedBytes());
+  if (is_skipped) {
+    c10::SmallVector<CallValue, 1> none;
+    run.call().setArguments(call.op(), std::move(plan), none, {}, {}, is_verified,
+                            call.known().copiedBytes());
+  } else {
+    run.call().setArguments(call.op(), std::move(plan), call.values(), call.places(),
+                            call.tensors(), is_verified, call.known().copiedBytes());
+  }
   torch::jit::Stack results = run.call().allocateResults(call.deviceTensors());
   const Verdict verdict = observeCall(call, results);
   launchOp(call.known().kernel(), call.device(), std::move(run), verdict);
@@ -84,7 +91,9 @@ void skipOnHost(BoxedCall& call, torch::jit::Stack* stack) {
   if (call.waitsOnCuda()) {
     waitForCurrentStream(call.device(), call.known().name().c_str());
   }
-  callOnStream(call, planSkipped(call), stack);
+  if (!composeSkipped(call, stack)) {
+    callOnStream(call, planSkipped(call), stack, /*is_skipped=*/true);
+  }
 }
 
 }  // namespace

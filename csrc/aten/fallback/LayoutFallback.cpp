@@ -8,10 +8,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "build/generated/facts/SharedSparse.h"
+#include "build/generated/facts/SharedSparseCsr.h"
+#include "csrc/aten/fallback/BoxedCall.h"
 #include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/fallback/FallbackOperator.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/layouts/Components.h"
 #include "torch_openreg/core/DeviceKeys.h"
@@ -19,6 +24,8 @@
 
 namespace at::openreg {
 namespace {
+
+namespace facts = c10::openreg::facts;
 
 bool isViewOperator(const c10::FunctionSchema& schema) {
   const auto& arguments = schema.arguments();
@@ -94,13 +101,17 @@ void runLayoutFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   });
 }
 
-// A view that ATen composes of other operators, as on the CPU.
-void runComposedView(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                     torch::jit::Stack* stack) {
-  const DispatchKey functionality = c10::toFunctionalityKey(keys.highestPriorityTypeId());
-  const c10::DispatchKeySet cpu_keys(
-      c10::toRuntimePerBackendFunctionalityKey(functionality, c10::BackendComponent::CPUBit));
+// The CPU's kernel, on the tensors of the call.
+void runCpuKernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+  const c10::DispatchKeySet cpu_keys(c10::toRuntimePerBackendFunctionalityKey(
+      functionalityOf(keys), c10::BackendComponent::CPUBit));
   runOutsideInferenceMode(op, *stack, [&] { op.redispatchBoxed(cpu_keys, stack); });
+}
+
+bool isShared(std::string_view name, c10::DispatchKey cpu_key) {
+  return (cpu_key == c10::DispatchKey::SparseCPU && facts::kSharedSparse.contains(name)) ||
+         (cpu_key == c10::DispatchKey::SparseCsrCPU && facts::kSharedSparseCsr.contains(name));
 }
 
 }  // namespace
@@ -109,17 +120,34 @@ torch::CppFunction layoutFallback() {
   return torch::CppFunction::makeFromBoxedFunction<&runLayoutFallback>();
 }
 
+c10::Device checkedDevice(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                          const torch::jit::Stack& stack) {
+  const BoxedCall call(fallbackOperator(op), op, stack);
+  if (call.isMixed()) {
+    call.checkDevices(functionalityOf(keys));
+  }
+  return deviceArgument(argumentsOnStack(op.schema(), stack)).value_or(call.device());
+}
+
+void runSharedKernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack) {
+  const c10::DeviceGuard guard(checkedDevice(op, keys, *stack));
+  runCpuKernel(op, keys, stack);
+}
+
 std::optional<torch::CppFunction> layoutKernelFor(const c10::OperatorHandle& op,
                                                   c10::DispatchKey cpu_key) {
   if (op.operator_name().getNamespace() != "aten") {
     return std::nullopt;
   }
   if (op.hasKernelForDispatchKey(cpu_key)) {
-    return layoutFallback();
+    return isShared(c10::toString(op.operator_name()), cpu_key)
+               ? torch::CppFunction::makeFromBoxedFunction<&runSharedKernel>()
+               : layoutFallback();
   }
   if (op.hasSchema() && isViewOperator(op.schema()) &&
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) {
-    return torch::CppFunction::makeFromBoxedFunction<&runComposedView>();
+    return torch::CppFunction::makeFromBoxedFunction<&runCpuKernel>();
   }
   return std::nullopt;
 }

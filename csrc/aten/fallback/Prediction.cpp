@@ -326,6 +326,7 @@ void verify(BoxedCall& call, const CallPlan& plan) {
 namespace {
 
 std::atomic<DescribeCall> description{nullptr};
+std::atomic<ComposeCall> composition{nullptr};
 
 bool arePlain(c10::ArrayRef<const Tensor*> tensors) {
   return std::all_of(tensors.begin(), tensors.end(),
@@ -334,7 +335,15 @@ bool arePlain(c10::ArrayRef<const Tensor*> tensors) {
 
 }  // namespace
 
-void setDescription(DescribeCall describe) { description = describe; }
+void setDescription(DescribeCall describe, ComposeCall compose) {
+  description = describe;
+  composition = compose;
+}
+
+bool composeSkipped(BoxedCall& call, torch::jit::Stack* stack) {
+  const ComposeCall compose = composition.load();
+  return compose != nullptr && compose(call, stack);
+}
 
 std::shared_ptr<const CallPlan> planSkipped(BoxedCall& call) {
   const DescribeCall describe = description.load();

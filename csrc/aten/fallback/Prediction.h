@@ -44,8 +44,15 @@ Prediction predictPlan(BoxedCall& call);
 // for the calls below, before their Meta kernel.
 using DescribeCall = std::shared_ptr<CallPlan> (*)(BoxedCall& call);
 
-// Null removes it.
-OPENREG_EXPORT void setDescription(DescribeCall describe);
+// Makes the results of such a call by other operators, which observers see, and replaces the
+// arguments on the stack by them. Returns whether it did.
+using ComposeCall = bool (*)(BoxedCall& call, torch::jit::Stack* stack);
+
+// Null removes them.
+OPENREG_EXPORT void setDescription(DescribeCall describe, ComposeCall compose);
+
+// For a call that observers skip.
+bool composeSkipped(BoxedCall& call, torch::jit::Stack* stack);
 
 // A plan for a call that has no prediction and that observers skip, so that it cannot be learned.
 // Errors: NotImplementedError if nothing describes the results; those of the Meta kernel.

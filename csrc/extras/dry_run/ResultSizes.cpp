@@ -12,6 +12,7 @@
 #include "csrc/aten/fallback/BoxedCall.h"
 #include "csrc/aten/fallback/CallPlan.h"
 #include "csrc/aten/fallback/Prediction.h"
+#include "csrc/extras/dry_run/SparseResults.h"
 
 namespace at::openreg {
 namespace {
@@ -30,6 +31,15 @@ class Sizing {
     const c10::IValue& value = argument(name);
     return value.isNone() ? Tensor() : value.toTensor();
   }
+  Tensor operand(size_t index) const { return call_.argument(index).toTensor(); }
+  Tensor strided(size_t index) const {
+    Tensor tensor = operand(index);
+    TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == kStrided, call_.known().name(),
+                                ": its kernel is skipped, and the number of elements of a sparse "
+                                "result depends on data");
+    return tensor;
+  }
+  const c10::FunctionSchema& schema() const { return call_.schema(); }
   bool flag(const char* name) const { return argument(name).toBool(); }
 
   // A number of results of at most so many, and at least one if there is an element at all.
@@ -138,6 +148,23 @@ Results repeatInterleave(const Sizing& call) {
 
 // --- Sizes in arguments
 
+// Of a dense and a sparse operand.
+Results sum(const Sizing& call) { return {newLike(call.strided(0))}; }
+
+// Of a sparse and a dense operand.
+Results product(const Sizing& call) {
+  const c10::FunctionSchema& schema = call.schema();
+  const bool has_addend = schema.argumentIndexWithName("mat1").has_value() ||
+                          schema.argumentIndexWithName("batch1").has_value();
+  const Tensor first = call.operand(has_addend ? 1 : 0);
+  const Tensor second = call.strided(has_addend ? 2 : 1);
+  DimVector sizes(first.sizes().slice(0, first.dim() - 1));
+  if (second.dim() > 1) {
+    sizes.push_back(second.size(-1));
+  }
+  return {newTensor(sizes, second.scalar_type())};
+}
+
 Results noResults(const Sizing& /*call*/) { return {}; }
 Results likeSelf(const Sizing& call) { return {newLike(call.tensor("self"))}; }
 Results likeLogProbs(const Sizing& call) { return {newLike(call.tensor("log_probs"))}; }
@@ -209,6 +236,18 @@ const Entry* entryOf(std::string_view kernel) {
       {"aten::_histogramdd_bin_edges", {&edgesOfHistogram, false}},
       {"aten::_histogramdd_from_bin_cts", {&histogramOfCounts, false}},
       {"aten::_histogramdd_from_bin_tensors", {&histogramOfTensors, false}},
+      {"aten::add.Tensor", {&sum, false}},
+      {"aten::add_.Tensor", {&sum, false}},
+      {"aten::addmm", {&product, false}},
+      {"aten::addmm_", {&product, false}},
+      {"aten::addmm.out", {&product, false}},
+      {"aten::bmm", {&product, false}},
+      {"aten::bmm.out", {&product, false}},
+      {"aten::mm", {&product, false}},
+      {"aten::mm.out", {&product, false}},
+      {"aten::mv", {&product, false}},
+      {"aten::sub.Tensor", {&sum, false}},
+      {"aten::sub_.Tensor", {&sum, false}},
   };
   const auto found = entries.find(kernel);
   return found == entries.end() ? nullptr : &found->second;
@@ -217,6 +256,41 @@ const Entry* entryOf(std::string_view kernel) {
 GuessedSizes policy = GuessedSizes::Worst;  // set before the first call
 ReportGuess report = nullptr;
 
+void noteGuess(const std::string& kernel) {
+  TORCH_CHECK(policy != GuessedSizes::Error, kernel,
+              ": in a dry run, the sizes of its results are unknown, since they depend on data "
+              "that is made up; OPENREG_DRY_RUN_SIZES=worst or none guesses them");
+  report(kernel.c_str());
+}
+
+// The rules are for new results. Those that the call writes are its arguments.
+void replaceWritten(const BoxedCall& call, CallPlan& plan) {
+  const auto tensors = call.deviceTensors();
+  for (size_t i = 0; i < plan.results.size(); ++i) {
+    const c10::AliasInfo* const alias = call.schema().returns()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) {
+      continue;
+    }
+    PlannedTensor& planned = plan.results[i].tensors.front();
+    for (size_t index = 0; index < call.schema().arguments().size(); ++index) {
+      const c10::AliasInfo* const written = call.schema().arguments()[index].alias_info();
+      if (written == nullptr || written->beforeSets() != alias->beforeSets()) {
+        continue;
+      }
+      const Tensor& argument = call.argument(index).toTensor();
+      const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const Tensor* tensor) {
+        return tensor->is_same(argument);
+      });
+      const auto place = static_cast<size_t>(found - tensors.begin());
+      if (argument.sizes() != planned.sizes) {
+        plan.resizes.push_back({place, planned.sizes, planned.strides});
+      }
+      planned = PlannedTensor::argument(place);
+      break;
+    }
+  }
+}
+
 std::shared_ptr<CallPlan> describe(BoxedCall& call) {
   const std::string& name = call.known().name();
   const Entry* const entry = entryOf(name);
@@ -224,14 +298,19 @@ std::shared_ptr<CallPlan> describe(BoxedCall& call) {
     return nullptr;
   }
   if (entry->is_guess) {
-    TORCH_CHECK(policy != GuessedSizes::Error, name,
-                ": in a dry run, the sizes of its results are unknown, since they depend on data "
-                "that is made up; OPENREG_DRY_RUN_SIZES=worst or none guesses them");
-    report(name.c_str());
+    noteGuess(name);
   }
   auto plan = std::make_shared<CallPlan>();
   plan->results = entry->rule(Sizing(call, policy));
+  replaceWritten(call, *plan);
   return plan;
+}
+
+bool compose(BoxedCall& call, torch::jit::Stack* stack) {
+  return composeSparse(call, stack, [&](int64_t most, int64_t least) {
+    noteGuess(call.known().name());
+    return policy == GuessedSizes::Worst ? most : least;
+  });
 }
 
 }  // namespace
@@ -239,12 +318,12 @@ std::shared_ptr<CallPlan> describe(BoxedCall& call) {
 void startDescribing(GuessedSizes sizes, ReportGuess report_guess) {
   policy = sizes;
   report = report_guess;
-  setDescription(&describe);
+  setDescription(&describe, &compose);
 }
 
 bool areSizesInData(std::string_view kernel) {
   const Entry* const entry = entryOf(kernel);
-  return entry != nullptr && entry->is_guess;
+  return kernel == "aten::_coalesce" || (entry != nullptr && entry->is_guess);
 }
 
 }  // namespace at::openreg

@@ -436,6 +436,31 @@ def embeddings(mark: Mark) -> None:
 
 
 @program
+def sparse_embeddings(mark: Mark) -> None:
+    model = nn.Sequential(nn.Embedding(2000, 64, sparse=True), nn.Linear(64, 8)).to(DEVICE)
+    train(
+        model,
+        lambda: (torch.randint(2000, (64, 32)).to(DEVICE),),
+        lambda m, x: m(x).mean(),
+        mark,
+    )
+
+
+@program
+def products_of_sparse_matrices(mark: Mark) -> None:
+    for layout in (torch.sparse_coo, torch.sparse_csr):
+        edges = torch.arange(40_000).view(2, -1) % 3000
+        graph = torch.sparse_coo_tensor(edges, torch.ones(20_000), (3000, 3000)).coalesce()
+        graph = graph.to_sparse(layout=layout).to(DEVICE)
+        x, weight = rand(3000, 40, requires_grad=True), rand(40, 50, requires_grad=True)
+        for _ in range(2):
+            hidden = torch.sparse.mm(graph, x @ weight).relu()
+            mark()
+            torch.sparse.mm(graph, hidden).sum().backward()
+            mark()
+
+
+@program
 def recurrent_cells(mark: Mark) -> None:
     cell = nn.GRUCell(64, 128).to(DEVICE)
     state = torch.zeros(200, 128, device=DEVICE)

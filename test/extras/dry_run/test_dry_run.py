@@ -361,6 +361,69 @@ print(json.dumps([[list(one.shape) for one in results], _C._dry_run_guessed_size
         self.assertEqual(sizes, [[3, 1], [3], [3], [6], [13]])
         self.assertEqual(guesses, [])
 
+    @parametrize("sizes, counts", [("worst", [64, 192, 128]), ("none", [1, 64, 64])])
+    def test_elements_of_sparse_tensors_are_guessed(self, sizes, counts):
+        found = dry(
+            """
+indices = torch.randint(100, (1, 64)).to(device)
+x = torch.sparse_coo_tensor(indices, torch.rand(64, 1000, device=device), (100, 1000))
+y = torch.sparse_coo_tensor(indices, torch.rand(64, 1000, device=device), (100, 1000))
+coalesced = x.coalesce()
+x.add_(y)
+print(json.dumps([coalesced._nnz(), (x + y)._nnz(), x._nnz()]))
+""",
+            OPENREG_DRY_RUN_SIZES=sizes,
+        )
+        self.assertEqual(found, counts)
+
+    def test_an_error_names_the_setting_for_sparse_tensors(self):
+        error = dry(
+            """
+x = torch.sparse_coo_tensor(
+    torch.zeros(1, 64, dtype=int).to(device), torch.rand(64, 1000, device=device), (100, 1000)
+)
+try:
+    x.coalesce()
+except RuntimeError as error:
+    print(json.dumps(str(error)))
+""",
+            OPENREG_DRY_RUN_SIZES="error",
+        )
+        self.assertIn("aten::_coalesce: in a dry run, the sizes of its results", error)
+
+    def test_a_small_result_of_a_large_sparse_tensor_is_made_up(self):
+        (reads,) = dry("""
+torch.manual_seed(0)
+x = torch.sparse_coo_tensor(
+    torch.arange(64)[None].to(device), torch.rand(64, 1000, device=device), (100, 1000)
+)
+product = torch.mv(x.to_dense().to_sparse(), torch.ones(1000, device=device))
+print(json.dumps([product.tolist()]))
+""")
+        self.assertEqual(reads, [0.0] * 100)
+
+    @parametrize("optimizer", ["SparseAdam", "Adagrad", "SGD"])
+    def test_sparse_gradients_train(self, optimizer):
+        dry(f"""
+model = torch.nn.Embedding(2000, 64, sparse=True).to(device)
+optimizer = torch.optim.{optimizer}(model.parameters())
+for _ in range(2):
+    model(torch.arange(500).to(device)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(0)
+""")
+
+    def test_a_product_of_sparse_matrices_is_refused(self):
+        error = dry("""
+x = torch.rand(300, 300, device=device).to_sparse()
+try:
+    torch.sparse.mm(x, x)
+except NotImplementedError as error:
+    print(json.dumps(str(error)))
+""")
+        self.assertIn("aten::_sparse_sparse_matmul: its kernel is skipped", error)
+
     def test_sizes_from_made_up_data_are_guessed_and_counted(self):
         size, guesses = dry("""
 small = torch.rand(100, 1000, device=device).sum(1) > 0
@@ -384,16 +447,6 @@ except NotImplementedError as error:
 """)
         self.assertIn("dry_run_test::half: its kernel is skipped", error)
         self.assertIn("torch.library.register_fake", error)
-
-    def test_sparse_tensors_are_refused(self):
-        error = dry("""
-model = torch.nn.Embedding(2000, 64, sparse=True).to(device)
-try:
-    model(torch.arange(500).to(device)).sum().backward()
-except NotImplementedError as error:
-    print(json.dumps(str(error)))
-""")
-        self.assertIn("_sparse_coo_tensor_with_dims_and_tensors: its kernel is skipped", error)
 
     def test_a_registered_fake_gives_the_sizes(self):
         size = dry("""
@@ -589,7 +642,15 @@ print(json.dumps([[event.query(), event.query()], [stream.query(), stream.query(
         self.assertEqual(dry(code, OPENREG_DRY_RUN_TIMING=timing), [answers, answers])
 
 
-for case in (TestTime, TestSkippedWork, TestMadeUpValues, TestSettings, TestMemory, TestTiming):
+for case in (
+    TestTime,
+    TestSizesFromData,
+    TestSkippedWork,
+    TestMadeUpValues,
+    TestSettings,
+    TestMemory,
+    TestTiming,
+):
     instantiate_parametrized_tests(case)
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Which operators have kernels of CUDA, and which of these check devices: torch's declarations.
+"""Which operators have kernels of CUDA, which of these check devices, and which are the CPU's.
+
+torch declares all of this.
 
 torch generates a wrapper for each kernel of CUDA. Unless the operator is declared with
 ``device_check: NoCheck``, the wrapper checks that the tensors of the call are on one device, and a
@@ -29,6 +31,19 @@ _CUDA_KEYS = (
     DispatchKey.SparseCsrCUDA,
     DispatchKey.QuantizedCUDA,
     DispatchKey.NestedTensorCUDA,
+)
+
+_SHARED_LAYOUTS = (
+    (
+        "shared_sparse",
+        "sparse tensors of coordinates",
+        (DispatchKey.SparseCPU, DispatchKey.SparseCUDA),
+    ),
+    (
+        "shared_sparse_csr",
+        "compressed sparse tensors",
+        (DispatchKey.SparseCsrCPU, DispatchKey.SparseCsrCUDA),
+    ),
 )
 
 
@@ -87,6 +102,31 @@ def without_cuda_kernel() -> Fact:
         value=None,
         entries=tuple(map(Entry, names)),
     )
+
+
+def shared_kernels() -> dict[str, Fact]:
+    """Returns a fact for each of the layouts below, by its name."""
+    parsed = declarations()
+    facts = {}
+    for name, layout, keys in _SHARED_LAYOUTS:
+        cpu, cuda = (parsed.backend_indices[key] for key in keys)
+        kernels = (
+            (str(function.func.name), cpu.get_kernel(function), cuda.get_kernel(function))
+            for function in parsed.native_functions
+        )
+        facts[name] = Fact(
+            name=name,
+            meaning=f"CUDA's kernel for {layout} is the CPU's: it calls operators on components.",
+            names="overload",
+            read_by=("csrc/aten/fallback/LayoutFallback.cpp",),
+            value=None,
+            entries=tuple(
+                Entry(overload)
+                for overload, on_cpu, on_cuda in sorted(kernels, key=lambda kernel: kernel[0])
+                if on_cpu is not None and on_cuda is not None and on_cpu.kernel == on_cuda.kernel
+            ),
+        )
+    return facts
 
 
 def _functions_with_kernel(backend: BackendIndex) -> Iterator[tuple[NativeFunction, bool]]:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
-from device_checks import device_checks, without_cuda_kernel
+from device_checks import device_checks, shared_kernels, without_cuda_kernel
 from emit import shard_text
 from facts import fact_headers, installed_release, load_facts
 from model import Operator, Operators, load_operators
@@ -66,6 +66,7 @@ def generate(operators: Operators, shards: int) -> dict[str, str]:
     declared = {
         "device_checks": device_checks(),
         "without_cuda_kernel": without_cuda_kernel(),
+        **shared_kernels(),
     }
     return (
         files
