@@ -59,6 +59,38 @@ def of_three_dimensions(x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.
 
 
 @triton.jit
+def of_weighted_rows(
+    x_ptr,
+    weights_ptr,
+    out_ptr,
+    A: tl.constexpr,
+    B: tl.constexpr,
+    C: tl.constexpr,
+    STEP: tl.constexpr,
+):
+    a, b, c = tl.arange(0, A), tl.arange(0, B), tl.arange(0, C)
+    x = tl.load(x_ptr + a[:, None, None] * B * C + b[None, :, None] * C + c[None, None, :])
+    # Its rows lie along b, and are read through a buffer: some elements are missing.
+    at = a[:, None] * B * STEP + b[None, :] * STEP
+    weights = tl.load(weights_ptr + at, mask=b[None, :] < B - 1, other=2.0)
+    tl.store(out_ptr + b[:, None] * C + c[None, :], tl.sum(x * weights[:, :, None], 0))
+
+
+@triton.jit
+def with_transposed(x_ptr, out_ptr, sums_ptr, N: tl.constexpr, STEP: tl.constexpr, count):
+    i = tl.arange(0, N)
+    at = i[:, None] * N + i[None, :]
+    pointers = x_ptr + at * STEP
+    x = tl.load(pointers)
+    tl.store(sums_ptr + i, tl.sum(x - 2 * tl.trans(x), 0))
+    kept = tl.zeros((N, N), tl.float32)
+    for _ in range(count):
+        x = tl.load(pointers)
+        kept = x - 2 * tl.trans(x)
+    tl.store(out_ptr + at, kept)
+
+
+@triton.jit
 def of_many_dimensions(x_ptr, y_ptr, out_ptr):
     i = tl.arange(0, 128)
     x = tl.reshape(tl.load(x_ptr + i) * 2, [2, 2, 4, 2, 4])
@@ -255,6 +287,25 @@ class TestReductions(TestCase):
         out = torch.empty(4 * 32 + 2 * 32 + 2 * 4)
         launch(of_three_dimensions, (1,), x, out, 2, 4, 32)
         self.assertEqual(out, torch.cat([x.sum(axis).flatten() for axis in range(3)]))
+
+    @parametrize("size", (2, 4))
+    @parametrize("step", (1, 3))
+    def test_of_rows_that_are_read_at_several_indices(self, size, step):
+        x, weights = values(torch.float32, size, 8, 16), values(torch.float32, size, 8, step)
+        out = torch.empty(8, 16)
+        launch(of_weighted_rows, (1,), x, weights, out, size, 8, 16, step)
+        weights = weights[:, :, 0].clone()
+        weights[:, -1] = 2
+        self.assertEqual(out, (x * weights[:, :, None]).sum(0))
+
+    @parametrize("step", (1, 3))
+    def test_rows_and_columns_of_one_load(self, step):
+        x = values(torch.float32, 8, 8, step)
+        out, sums = torch.empty(8, 8), torch.empty(8)
+        launch(with_transposed, (1,), x, out, sums, 8, step, 2)
+        expected = x[:, :, 0] - 2 * x[:, :, 0].T
+        self.assertEqual(out, expected)
+        self.assertEqual(sums, expected.sum(0))
 
     def test_of_many_dimensions(self):
         x, y = values(torch.float32, 128), torch.randn(128)

@@ -172,7 +172,7 @@ class _Loaded(Tensor):
         self.other = other
         self.order, self.is_consecutive = _order(access)
         extent = value_type.shape[self.order[-1]]
-        self.buffer = _row_buffer(kernel, extent, _UNSIGNED[access.size])
+        self.buffers: list[Array] = []  # as rows at several indices may be in use at once
         self.masks = None if access.mask is None else _row_buffer(kernel, extent, "bool")
         self.addresses = None if self.is_consecutive else _row_buffer(kernel, extent, "uint64_t")
         self.cost = 3
@@ -187,7 +187,7 @@ class _Loaded(Tensor):
         inner = self.order[-1]
         outer = _with(index, inner, ZERO)
         # Not by its own identity, which is the key of the element at these indices.
-        row = nest.once((id(self.buffer), outer), lambda: self._row(nest, outer))
+        row = nest.once((id(self.buffers), outer), lambda: self._row(nest, outer))
         return nest.temporary(
             register_type(self.type),
             f"{self.access.format}::decode({row.text}[{index[inner].text}])",
@@ -198,15 +198,16 @@ class _Loaded(Tensor):
         """Makes a row readable; returns a pointer to its elements."""
         depth = max(one.depth for one in outer)
         row = nest.name("p")
+        extent = self.type.shape[self.order[-1]]
+        self.buffers.append(_row_buffer(self.kernel, extent, _UNSIGNED[self.access.size]))
+        buffer = f"reinterpret_cast<{self.access.bits}*>({self.buffers[-1].name})"
         with nest.at(depth):
             nest.add(f"const {self.access.bits}* {row};")
-            if self.is_consecutive:
-                self._consecutive(nest, outer, row)
-            else:
-                self._gathered(nest, outer, row)
+            make_ready = self._consecutive if self.is_consecutive else self._gathered
+            make_ready(nest, outer, row, buffer)
         return Expression(row, depth)
 
-    def _consecutive(self, nest: Nest, outer: Index, row: str) -> None:
+    def _consecutive(self, nest: Nest, outer: Index, row: str, buffer: str) -> None:
         access, extent = self.access, self.type.shape[self.order[-1]]
         first = nest.element(access.pointer, outer).text
         condition = access.row_check(first, extent) + _and_full(nest, access, outer, self.order[-1])
@@ -218,10 +219,10 @@ class _Loaded(Tensor):
             f"{row} = at<const {access.bits}>(program, {first});",
             "} else {",
         )
-        self._load_into_buffer(nest, outer, first)
-        nest.add(f"{row} = {self._bits};", "}")
+        self._load_into_buffer(nest, outer, first, buffer)
+        nest.add(f"{row} = {buffer};", "}")
 
-    def _gathered(self, nest: Nest, outer: Index, row: str) -> None:
+    def _gathered(self, nest: Nest, outer: Index, row: str, buffer: str) -> None:
         access, inner = self.access, self.order[-1]
         extent = self.type.shape[inner]
         assert self.addresses is not None
@@ -233,21 +234,16 @@ class _Loaded(Tensor):
             f"{row} = at<const {access.bits}>(program, {name}[0]);",
             "} else {",
         )
-        self._load_into_buffer(nest, outer, name)
-        nest.add(f"{row} = {self._bits};", "}")
+        self._load_into_buffer(nest, outer, name, buffer)
+        nest.add(f"{row} = {buffer};", "}")
 
-    @property
-    def _bits(self) -> str:
-        """The buffer of a row as elements, in C++."""
-        return f"reinterpret_cast<{self.access.bits}*>({self.buffer.name})"
-
-    def _load_into_buffer(self, nest: Nest, outer: Index, addresses: str) -> None:
+    def _load_into_buffer(self, nest: Nest, outer: Index, addresses: str, buffer: str) -> None:
         """Loads the elements of a row whose masks are true; gives the others their values."""
         access, inner = self.access, self.order[-1]
         masks = _fill_masks(nest, access, self.masks, outer, inner)
         nest.add(
             f"if (!load_row<{access.bits}>({access.place}, {addresses}, {self.type.shape[inner]}, "
-            f"{masks}, {self._bits})) {{ return; }}",
+            f"{masks}, {buffer})) {{ return; }}",
         )
         if self.masks is None or self.other is None:
             return  # runtime.h has stored zeros
@@ -256,7 +252,7 @@ class _Loaded(Tensor):
             one = nest.loop(self.type.shape[inner], True)
             other = nest.element(self.other, _with(outer, inner, one))
             encoded = f"{access.format}::encode({other.text})"
-            element = f"{self._bits}[{one.text}]"
+            element = f"{buffer}[{one.text}]"
             nest.add(f"{element} = {self.masks.name}[{one.text}] ? {element} : {encoded};")
             nest.close(depth)
 
