@@ -9,6 +9,8 @@ and at the end of each test, so that the missing line identifies the test that w
 """
 
 import argparse
+import contextlib
+import gc
 import json
 import os
 import signal
@@ -356,6 +358,8 @@ class _Recorder:
             # Fewer if the test has reset the numbers.
             allocations=max(_allocation_count() - self._allocations, 0),
         )
+        if kind == "failed":
+            _drop_failure()
 
     def pytest_sessionfinish(self) -> None:
         self._write(finished=True)
@@ -371,6 +375,14 @@ def _combined(reports: Sequence[pytest.TestReport]) -> tuple[str, str]:
             is_expected = hasattr(report, "wasxfail")
             return "xfailed" if is_expected else "skipped", _shortened(report.longrepr)
     return "passed", ""
+
+
+def _drop_failure() -> None:
+    """Frees what a failed test's frames refer to, such as the memory of its tensors."""
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+        with contextlib.suppress(AttributeError):
+            delattr(sys, name)
+    gc.collect()
 
 
 def _allocation_count() -> int:

@@ -171,6 +171,29 @@ class TestUpstreamRunner(TestCase):
         result, _ = run_tool({"test_one.py": file, "test_two.py": file})
         self.assertEqual(result.returncode, 0, result.stdout)
 
+    def test_what_a_failed_test_holds_is_freed_before_the_next(self):
+        content = """
+            import weakref
+
+            class Big:
+                pass
+
+            kept = []
+
+            def test_a_fails():
+                big = Big()
+                kept.append(weakref.ref(big))
+                assert big is None
+
+            def test_b_is_alone():
+                assert kept[0]() is None
+        """
+        result, outcomes = run_tool(
+            {"test_held.py": content}, listed=("test_held.py::test_a_fails",)
+        )
+        self.assertEqual(outcomes["test_held.py::test_b_is_alone"]["kind"], "passed")
+        self.assertEqual(result.returncode, 0, result.stdout)
+
     def test_settings_of_a_project_around_the_folder_do_not_apply(self):
         result, _ = run_tool(
             {"test_good.py": _GOOD, "pytest.ini": "[pytest]\naddopts = --no-such-option\n"}
