@@ -163,6 +163,61 @@ class TestLosses(OpenRegTestCase):
         self.assertTrue(torch.isfinite(leaf.grad).all())
 
 
+def rms_norm_on(device, dtype, shape, normalized, has_weight, eps=None):
+    """The result and the gradients of the input and the weight."""
+    torch.manual_seed(0)
+    tensors = [torch.randn(shape), torch.randn(normalized), torch.randn(shape)]
+    x, weight, gradient = (tensor.to(dtype).to(device) for tensor in tensors)
+    inputs = [x.requires_grad_(), weight.requires_grad_()][: 1 + has_weight]
+    result = F.rms_norm(x, normalized, weight if has_weight else None, eps)
+    return [result, *torch.autograd.grad(result, inputs, gradient)]
+
+
+class TestRmsNorm(OpenRegTestCase):
+    """CUDA has a kernel, where others compose the norm of operators that save their operands."""
+
+    @parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+    @parametrize("has_weight", [False, True])
+    @parametrize(
+        "shape,normalized",
+        [((8, 64), [64]), ((4, 6, 10), [6, 10]), ((5,), [5]), ((0, 8), [8]), ((2000, 32), [32])],
+    )
+    def test_bits_are_those_of_the_composition(self, dtype, has_weight, shape, normalized):
+        for eps in (None, 1e-5):
+            expected = rms_norm_on("cpu", dtype, shape, normalized, has_weight, eps)
+            actual = rms_norm_on("cuda", dtype, shape, normalized, has_weight, eps)
+            for one, other in zip(actual, expected, strict=True):
+                self.assert_bit_equal(one, other)
+
+    def test_it_saves_a_number_for_each_row(self):
+        x = torch.randn(64, 4096, device="cuda", requires_grad=True)
+        before = torch.cuda.memory_allocated()
+        result = F.rms_norm(x, [4096])
+        self.assertEqual(torch.cuda.memory_allocated() - before, result.nbytes + 512)
+        self.assertEqual(type(result.grad_fn).__name__, "FusedRmsNormBackward0")
+
+    def test_derivatives_are_right(self):
+        x = torch.randn(3, 8, device="cuda", dtype=torch.float64, requires_grad=True)
+        weight = torch.randn(8, device="cuda", dtype=torch.float64, requires_grad=True)
+        torch.autograd.gradcheck(lambda x, w: F.rms_norm(x, [8], w), (x, weight))
+        torch.autograd.gradgradcheck(lambda x, w: F.rms_norm(x, [8], w), (x, weight))
+
+    def test_result_of_a_transposed_input_is_contiguous(self):
+        x = torch.randn(4, 8)
+        result = F.rms_norm(x.cuda().t(), [4])
+        self.assertTrue(result.is_contiguous())
+        self.assert_bit_equal(result, F.rms_norm(x.t(), [4]))
+
+    def test_sizes_and_devices_are_checked(self):
+        x = torch.randn(4, 8, device="cuda")
+        with self.assertRaisesRegex(RuntimeError, r"Given normalized_shape=\[7\]"):
+            F.rms_norm(x, [7])
+        with self.assertRaisesRegex(RuntimeError, "Expected weight to be of same shape"):
+            F.rms_norm(x, [8], x[0, :7])
+        with self.assertRaisesRegex(RuntimeError, "wrapper_CUDA___fused_rms_norm"):
+            F.rms_norm(x, [8], torch.ones(8))
+
+
 class TestSparseSums(OpenRegTestCase):
     """CUDA joins the elements of two sparse tensors. The CPU merges those of coalesced ones."""
 
@@ -323,6 +378,7 @@ instantiate_parametrized_tests(TestLibraries)
 instantiate_parametrized_tests(TestLeastSquares)
 instantiate_parametrized_tests(TestSoftmax)
 instantiate_parametrized_tests(TestLosses)
+instantiate_parametrized_tests(TestRmsNorm)
 instantiate_parametrized_tests(TestSyncDebugMode)
 
 if __name__ == "__main__":

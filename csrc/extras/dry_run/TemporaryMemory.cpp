@@ -319,6 +319,7 @@ TemporaryMemoryRule temporaryMemoryRule(std::string_view kernel) {
       {"aten::_scaled_dot_product_efficient_attention_backward", &efficientGradients},
       {"aten::_index_put_impl_", &accumulatedValues},
       {"aten::embedding_dense_backward", &embeddingGradients},
+      {"aten::_fused_rms_norm_backward", &layerNormGradients},
       {"aten::native_layer_norm_backward", &layerNormGradients},
       {"aten::sort", &sorted},
       {"aten::topk", &largestElements},

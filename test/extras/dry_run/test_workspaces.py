@@ -281,6 +281,20 @@ print(found, bytes_of(*[meta({blocks}, {columns}, dtype=torch.half)] * {1 + has_
         found, expected = run_dry(code)
         self.assertEqual(found, expected)
 
+    @parametrize("rows, blocks", [(2**17, 4096), (2**16, 0)])
+    def test_root_mean_square_norm(self, rows, blocks):
+        code = f"""
+x = torch.empty({rows}, 64, dtype=torch.half, device="cuda")
+weight, grad = torch.empty(64, dtype=torch.half, device="cuda"), torch.empty_like(x)
+scales = torch.empty({rows}, 1, device="cuda")
+found = temporary(lambda: aten._fused_rms_norm_backward(
+    grad, x, [64], scales, weight, [True, True]
+))
+print(found, bytes_of(meta({blocks}, 64, dtype=torch.half)))
+"""
+        found, expected = run_dry(code)
+        self.assertEqual(found, expected)
+
     # Tiles of rows and columns, each with four numbers for its lock, for 2 x 8 heads.
     @parametrize(
         "dtype, width, expected",
