@@ -43,6 +43,21 @@ PUBLISHED = {
         """,
         "34603008",
     ),
+    # https://discuss.pytorch.org/t/178671: the segments of a snapshot after X @ W + b. The sizes of
+    # its tensors are not in the topic, they are those of its blocks.
+    "snapshot": (
+        """
+        import torch
+        x = torch.empty(10, 1000).cuda()
+        b = torch.empty(1).cuda()
+        w = torch.empty(1000, 1).cuda()
+        y = x @ w + b
+        for segment in torch.cuda.memory_snapshot():
+            if segment["segment_type"] == "small":
+                print(*(f"{block['size']} {block['state'][0]}," for block in segment["blocks"]))
+        """,
+        "40448 a, 512 a, 4096 a, 512 i, 512 a, 2051072 i,",
+    ),
     # https://github.com/pytorch/pytorch/issues/107667: the weights of a ResNet-18, in MiB.
     "resnet18": (
         """
