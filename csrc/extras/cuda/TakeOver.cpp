@@ -71,9 +71,11 @@ torch::CppFunction kernelFor(const c10::OperatorHandle& op, DispatchKey function
 }
 
 // Whether autograd differentiates the parts of the operator's composition, as on the CPU, which has
-// no kernel for it, either. The build has a formula for the whole, whose operators only CUDA has.
+// no kernel for it, either. The build has a formula for the whole, whose operators only CUDA has,
+// and this backend for the operator of RmsNorm.cpp.
 bool isDifferentiatedByParts(const c10::OperatorHandle& op) {
-  return !op.hasKernelForDispatchKey(DispatchKey::CPU) &&
+  return op.operator_name().name != "aten::_fused_rms_norm" &&
+         !op.hasKernelForDispatchKey(DispatchKey::CPU) &&
          compositionOf(op, true) == DispatchKey::CompositeImplicitAutograd;
 }
 
