@@ -35,6 +35,9 @@ ONE_TYPE = {
     "tools/test_run.py": "about the runs",
 }
 
+_JOINED = (
+    "CUDA's sum of two sparse tensors has the elements of both, as cuda/test_operators.py expects"
+)
 _METADATA = "torch keeps flags of a backend for PrivateUse1, and not for CUDA"
 
 # docs: cuda-differences
@@ -42,6 +45,8 @@ DIFFERENCES: dict[str, str] = {
     "extras/distributed/test_training.py::TestTraining::test_ddp_name_PowerSGD": (
         "where CUDA is, torch's hook synchronizes it, also for a model on the CPU, and raises"
     ),
+    "aten/test_layouts.py::TestSparse::test_in_place_operator_writes_its_argument": _JOINED,
+    "aten/test_layouts.py::TestSparse::test_result_equals_the_cpu_s_of_add": _JOINED,
     "aten/test_operators.py::TestGroupNorm::test_gradients_are_the_cpu_s": (
         "torch makes the input of group_norm contiguous on CUDA, and the result has its strides"
     ),

@@ -60,6 +60,7 @@ _MIXED = "of two dtypes, the CPU converts one before it chooses the result's str
 _FLUSHES = "the CPU has a kernel without indices, which flushes denormal numbers; CUDA has not"
 # torch has formulas that check is_cuda(). They are those of CUDA.
 _ZEROS = "the backward of a maximum among equals gives -0.0 where the CPU gives 0.0, as on CUDA"
+_FORMULA = "torch has a formula of its own for second derivatives of CUDA's operator"
 _ACCUMULATED = "the norm is accumulated in float, as on CUDA, where the CPU takes double"
 _CONTIGUOUS = "the gradient of a maximum among equals is contiguous, as on CUDA"
 _UNBATCHED = "torch asks whether cuDNN has a CTC loss, which vmap cannot, on CUDA neither"
@@ -130,6 +131,10 @@ GAPS: list[Gap] = [
     ),
     Gap("nn_functional_ctc_loss", "vmap of vjp", _UNBATCHED, ("float32",), device_type="cuda"),
     Gap("nn_functional_max_pool3d", "settings", _NAMED, ("float16",), device_type="cuda"),
+    *(
+        Gap("nn_functional_rms_norm", variant, _FORMULA, ("float32",), device_type="cuda")
+        for variant in ("second gradients", "vmap of vjp")
+    ),
     Gap("renorm", "backward", _ACCUMULATED, ("complex64", "float32"), device_type="cuda"),
     Gap("renorm", "layouts backward", _ACCUMULATED, ("complex64", "float32"), device_type="cuda"),
     *(

@@ -74,9 +74,13 @@ std::tuple<Tensor, Tensor> rmsNorm(const Tensor& input, IntArrayRef normalized,
   const auto rows = input.dim() - static_cast<int64_t>(normalized.size());
   std::vector<int64_t> sizes(input.sizes().begin(), input.sizes().begin() + rows);
   sizes.resize(static_cast<size_t>(input.dim()), 1);
-  Tensor output = at::empty_like(input, at::MemoryFormat::Contiguous);
   Tensor rstd = at::empty(
       sizes, input.options().dtype(at::toAccumulateType(input.scalar_type(), /*is_cuda=*/true)));
+  if (input.numel() == 0) {  // whose strides are those of the composition
+    const Tensor scaled = isGiven(weight) ? input * rstd * *weight : input * rstd;
+    return {scaled.to(input.scalar_type()), std::move(rstd)};
+  }
+  Tensor output = at::empty_like(input, at::MemoryFormat::Contiguous);
   enqueue<"aten::_fused_rms_norm">(input.device(), &normalize, input, normalized, weight, eps,
                                    output, rstd);
   return {std::move(output), std::move(rstd)};
