@@ -1,6 +1,7 @@
 #include "csrc/extras/dry_run/ResultSizes.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/result_type.h>
 #include <c10/util/Exception.h>
 #include <c10/util/strides.h>
 
@@ -149,7 +150,10 @@ Results repeatInterleave(const Sizing& call) {
 // --- Sizes in arguments
 
 // Of a dense and a sparse operand.
-Results sum(const Sizing& call) { return {newLike(call.strided(0))}; }
+Results sum(const Sizing& call) {
+  const Tensor self = call.strided(0);
+  return {newTensor(self.sizes(), at::result_type(self, call.operand(1)))};
+}
 
 // Of a sparse and a dense operand.
 Results product(const Sizing& call) {
@@ -281,6 +285,7 @@ void replaceWritten(const BoxedCall& call, CallPlan& plan) {
       const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const Tensor* tensor) {
         return tensor->is_same(argument);
       });
+      TORCH_INTERNAL_ASSERT(found != tensors.end(), call.known().name(), " writes no tensor here");
       const auto place = static_cast<size_t>(found - tensors.begin());
       if (argument.sizes() != planned.sizes) {
         plan.resizes.push_back({place, planned.sizes, planned.strides});

@@ -29,8 +29,9 @@ std::pair<Tensor, Tensor> joined(const Tensor& self, const Tensor& other,
                                  const GuessNumber& guess) {
   const ScalarType dtype = at::result_type(self, other);
   const int64_t count = guess(self._nnz() + other._nnz(), std::max(self._nnz(), other._nnz()));
-  return {at::cat({self._indices(), other._indices()}, 1).narrow(1, 0, count),
-          at::cat({self._values().to(dtype), other._values().to(dtype)}).narrow(0, 0, count)};
+  const int64_t added = count - self._nnz();
+  return {at::cat({self._indices(), other._indices().narrow(1, 0, added)}, 1),
+          at::cat({self._values().to(dtype), other._values().narrow(0, 0, added).to(dtype)})};
 }
 
 Tensor sumOf(const Tensor& self, const Tensor& other, const GuessNumber& guess) {

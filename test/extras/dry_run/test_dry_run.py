@@ -376,6 +376,16 @@ print(json.dumps([coalesced._nnz(), (x + y)._nnz(), x._nnz()]))
         )
         self.assertEqual(found, counts)
 
+    def test_sums_with_a_sparse_tensor_have_its_dtype(self):
+        dtypes = dry("""
+y = torch.sparse_coo_tensor(
+    torch.arange(64)[None].to(device), torch.rand(64, 1000, device=device).double(), (100, 1000)
+)
+x = torch.zeros(100, 1000, device=device)
+print(json.dumps([str((x + y).dtype), str((x.to_sparse(1) + y).dtype), str(x.add_(y).dtype)]))
+""")
+        self.assertEqual(dtypes, ["torch.float64", "torch.float64", "torch.float32"])
+
     def test_an_error_names_the_setting_for_sparse_tensors(self):
         error = dry(
             """
