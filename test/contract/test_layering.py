@@ -88,10 +88,10 @@ _CORE = {
 _EXTRAS = {
     "extras/autocast": set(),
     # Has the library serve the device type CUDA, and replaces the kernels of a build of torch with
-    # CUDA. Gives Python the choice of attention.
+    # CUDA. Gives Python the choice of attention. Has kernels of operators that only CUDA has.
     "extras/cuda": {
         *("core", "memory", "random", "hooks"),
-        *("aten/cpu", "aten/attention", "aten/fallback"),
+        *("aten/cpu", "aten/launch", "aten/attention", "aten/fallback"),
     },
     "extras/custom": {"core", "aten/launch"},
     # Calls operators on kernel addresses, and none of the backend's operators.
