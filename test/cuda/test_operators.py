@@ -219,7 +219,7 @@ class TestRmsNorm(OpenRegTestCase):
 
 
 class TestSparseSums(OpenRegTestCase):
-    """CUDA joins the elements of two sparse tensors. The CPU merges those of coalesced ones."""
+    """CUDA joins the elements of two sparse tensors. The CPU merges those of one place."""
 
     def tensors(self):
         x = torch.tensor([1.0, 2.0, 0.0, 0.0]).to_sparse()

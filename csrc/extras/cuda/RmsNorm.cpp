@@ -11,10 +11,8 @@
 #include <ATen/ops/_fused_rms_norm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include <algorithm>
 #include <array>
 #include <optional>
 #include <tuple>

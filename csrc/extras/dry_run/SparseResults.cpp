@@ -4,6 +4,7 @@
 #include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/result_type.h>
 
 #include <algorithm>
@@ -24,31 +25,18 @@ Tensor coalesced(const Tensor& self, int64_t count) {
       /*is_coalesced=*/true);
 }
 
-// The indices and values of both. The CPU merges those that it finds at one place.
-std::pair<Tensor, Tensor> joined(const Tensor& self, const Tensor& other,
-                                 const GuessNumber& guess) {
-  const ScalarType dtype = at::result_type(self, other);
+// Gives the sum the indices and values of both. The CPU merges those that it finds at one place.
+void join(const Tensor& self, const Tensor& other, const GuessNumber& guess, const Tensor& sum) {
   const int64_t count = guess(self._nnz() + other._nnz(), std::max(self._nnz(), other._nnz()));
   const int64_t added = count - self._nnz();
-  return {at::cat({self._indices(), other._indices().narrow(1, 0, added)}, 1),
-          at::cat({self._values().to(dtype), other._values().narrow(0, 0, added).to(dtype)})};
-}
-
-Tensor sumOf(const Tensor& self, const Tensor& other, const GuessNumber& guess) {
-  auto [indices, values] = joined(self, other, guess);
-  const TensorOptions options = self.options().dtype(values.scalar_type());
-  return at::_sparse_coo_tensor_with_dims_and_tensors(self.sparse_dim(), self.dense_dim(),
-                                                      self.sizes(), indices, values, options,
-                                                      self.is_coalesced() && other.is_coalesced());
-}
-
-Tensor addTo(const Tensor& self, const Tensor& other, const GuessNumber& guess) {
   const bool are_coalesced = self.is_coalesced() && other.is_coalesced();
-  auto [indices, values] = joined(self, other, guess);
-  at::sparse::get_sparse_impl(self)->set_indices_and_values_unsafe(indices,
-                                                                   values.to(self.scalar_type()));
-  self._coalesced_(are_coalesced);
-  return self;
+  const ScalarType dtype = at::result_type(self, other);
+  const Tensor values =
+      at::cat({self._values().to(dtype), other._values().narrow(0, 0, added).to(dtype)});
+  at::sparse::get_sparse_impl(sum)->set_indices_and_values_unsafe(
+      at::cat({self._indices(), other._indices().narrow(1, 0, added)}, 1),
+      values.to(sum.scalar_type()));
+  sum._coalesced_(are_coalesced);
 }
 
 }  // namespace
@@ -65,7 +53,8 @@ bool composeSparse(const BoxedCall& call, torch::jit::Stack* stack, const GuessN
   } else if ((is_sum || is_added) && isSparse(call.argument(0)) && isSparse(call.argument(1))) {
     const Tensor self = call.argument(0).toTensor();
     const Tensor other = call.argument(1).toTensor();
-    result = is_sum ? sumOf(self, other, guess) : addTo(self, other, guess);
+    result = is_added ? self : at::empty_like(self, at::result_type(self, other));
+    join(self, other, guess, result);
   } else {
     return false;
   }

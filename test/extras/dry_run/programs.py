@@ -424,26 +424,24 @@ def root_mean_square_norm(mark: Mark) -> None:
     train(model, lambda: (rand(200, 200),), lambda m, x: m(x).square().mean(), mark)
 
 
-@program
-def embeddings(mark: Mark) -> None:
-    model = nn.Sequential(nn.Embedding(2000, 64, padding_idx=0), nn.Linear(64, 8)).to(DEVICE)
+def train_embedding(mark: Mark, **options: Any) -> None:
+    model = nn.Sequential(nn.Embedding(2000, 64, **options), nn.Linear(64, 8)).to(DEVICE)
     train(
         model,
         lambda: (torch.randint(2000, (64, 32)).to(DEVICE),),
         lambda m, x: m(x).mean(),
         mark,
     )
+
+
+@program
+def embeddings(mark: Mark) -> None:
+    train_embedding(mark, padding_idx=0)
 
 
 @program
 def sparse_embeddings(mark: Mark) -> None:
-    model = nn.Sequential(nn.Embedding(2000, 64, sparse=True), nn.Linear(64, 8)).to(DEVICE)
-    train(
-        model,
-        lambda: (torch.randint(2000, (64, 32)).to(DEVICE),),
-        lambda m, x: m(x).mean(),
-        mark,
-    )
+    train_embedding(mark, sparse=True)
 
 
 @program
