@@ -33,6 +33,41 @@ class TestAutoload(TestCase):
         run = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=600)
         self.assertEqual((run.returncode, run.stderr), (0, b""))
 
+    def test_process_ends_while_an_autograd_thread_has_a_python_object(self):
+        program = _HELD_AT_THE_END.format(device=NAME)
+        for _ in range(3):  # one that ends wrongly may end in time
+            run = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=600)
+            self.assertEqual((run.returncode, run.stderr), (0, b""))
+
+
+# ``backward`` passes the context on to the autograd thread, which is at times the last to drop it,
+# and then has it until the end.
+_HELD_AT_THE_END = """
+import atexit, contextvars, threading, torch
+
+dropped, ending, threads = threading.Event(), threading.Event(), set()
+atexit.register(ending.set)
+
+class Held:
+    def __del__(self):
+        threads.add(threading.current_thread())
+        dropped.set()
+        if threading.current_thread() is not threading.main_thread():
+            ending.wait()
+
+variable = contextvars.ContextVar("variable")
+x = torch.ones(2, device="{device}", requires_grad=True)
+
+def step():
+    variable.set(Held())
+    x.sum().backward()
+
+while threads <= {{threading.main_thread()}}:
+    dropped.clear()
+    contextvars.copy_context().run(step)
+    dropped.wait()
+"""
+
 
 if __name__ == "__main__":
     run_tests()

@@ -19,6 +19,11 @@ attention = F.scaled_dot_product_attention
 # A fused algorithm that has float32 and masks.
 FUSED = SDPBackend.EFFICIENT_ATTENTION if DEVICE_TYPE == "cuda" else SDPBackend.FLASH_ATTENTION
 
+# Those that have no name of an algorithm in their refusals.
+OPERATORS = ["_scaled_dot_product_fused_attention_overrideable"]
+if DEVICE_TYPE == "cuda":
+    OPERATORS.append("_scaled_dot_product_cudnn_attention")
+
 
 def energy(x):
     return attention(x, x.cos(), x.sin()).square().sum()
@@ -90,6 +95,14 @@ class TestAttention(OpenRegTestCase):
         out, *_ = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(*ours)
         gradient = torch.autograd.grad(out.nan_to_num().sum(), ours[3])[0]
         self.assertEqual(gradient[1].cpu(), torch.zeros(3))
+
+    @parametrize("name", OPERATORS)
+    def test_narrow_types_are_refused_at_the_call(self, name):
+        query = torch.zeros(1, 2, 4, 8).to(torch.float8_e5m2).to(DEVICE_TYPE)
+        options = (None, False) if "cudnn" in name else ()
+        with self.assertRaisesRegex(RuntimeError, "of 16 bits or more, got Float8_e5m2"):
+            getattr(torch.ops.aten, name)(query, query, query, *options)
+        torch.accelerator.synchronize()
 
     @parametrize("has_mask", [False, True])
     @parametrize("backend", [SDPBackend.MATH, FUSED])

@@ -245,11 +245,37 @@ class TestErrors(SyncBatchNormTestCase):
         self.x = torch.randn(4, 3, device=DEVICE_TYPE)
         self.mean, self.invstd = torch.batch_norm_stats(self.x, EPS)
 
-    def test_input_needs_channels_of_floating_points(self):
+    def test_input_needs_channels(self):
         with self.assertRaisesRegex(RuntimeError, "batch_norm_stats: expected .* 2 dimensions"):
             torch.batch_norm_stats(self.x[0], EPS)
-        with self.assertRaisesRegex(RuntimeError, "batch_norm_stats: expected .*floating"):
-            torch.batch_norm_stats(self.x.int(), EPS)
+
+    @parametrize("dtype", [torch.int32, torch.complex64, torch.float8_e5m2])
+    def test_dtypes_that_cuda_lacks_are_refused_at_the_call(self, dtype):
+        x, numbers = self.x.to(dtype), (self.mean, self.invstd)
+        rows = [one[None] for one in numbers]
+        sums, count = numbers, torch.ones(1, dtype=torch.int32, device=DEVICE_TYPE)
+        for kernel, call in (
+            ("batch_norm_stats_cuda", lambda: torch.batch_norm_stats(x, EPS)),
+            (
+                "batch_norm_elementwise_cuda",
+                lambda: torch.batch_norm_elemt(x, None, None, *numbers, EPS),
+            ),
+            (
+                "batch_norm_update_stats_cuda",
+                lambda: torch.batch_norm_gather_stats(x, *rows, None, None, MOMENTUM, EPS, 4),
+            ),
+            (
+                "batch_norm_backward_reduce",
+                lambda: torch.batch_norm_backward_reduce(x, x, *numbers, None, True, False, False),
+            ),
+            (
+                "batch_norm_backward_elemt",
+                lambda: torch.batch_norm_backward_elemt(x, x, *numbers, None, *sums, count),
+            ),
+        ):
+            with self.assertRaisesRegex(NotImplementedError, f'^"{kernel}" not implemented for'):
+                call()
+        torch.accelerator.synchronize()
 
     def test_statistics_have_a_number_for_each_channel(self):
         with self.assertRaisesRegex(RuntimeError, r"batch_norm_elemt: expected mean .*\[3\]"):
@@ -334,6 +360,7 @@ class TestAgainstBatchNorm(SyncBatchNormTestCase):
 
 instantiate_parametrized_tests(TestOperators)
 instantiate_parametrized_tests(TestAgainstBatchNorm)
+instantiate_parametrized_tests(TestErrors)
 
 if __name__ == "__main__":
     run_tests()

@@ -68,6 +68,35 @@ y = torch.ones(8, 8, device="openreg", requires_grad=True)
 """,
         0,
     ),
+    "python_object_that_an_autograd_thread_holds": (
+        """
+import contextvars
+
+dropped, ending, threads = threading.Event(), threading.Event(), set()
+atexit.register(ending.set)
+
+class Held:
+    def __del__(self):  # on the thread that drops the context last
+        threads.add(threading.current_thread())
+        dropped.set()
+        if threading.current_thread() is not threading.main_thread():
+            ending.wait()
+            sum(1 for _ in range(10**6))  # longer than a thread keeps the interpreter
+
+variable = contextvars.ContextVar("variable")
+y = torch.ones(2, device="openreg", requires_grad=True)
+
+def step():
+    variable.set(Held())
+    y.sum().backward()
+
+while threads <= {threading.main_thread()}:
+    dropped.clear()
+    contextvars.copy_context().run(step)
+    dropped.wait()
+""",
+        0,
+    ),
     "exception_in_flight": (
         """
 for _ in range(30):

@@ -202,6 +202,18 @@ class TestRmsNorm(OpenRegTestCase):
         torch.autograd.gradcheck(lambda x, w: F.rms_norm(x, [8], w), (x, weight))
         torch.autograd.gradgradcheck(lambda x, w: F.rms_norm(x, [8], w), (x, weight))
 
+    @parametrize("dtype", [torch.int32, torch.bool, torch.uint16, torch.float8_e5m2])
+    def test_dtypes_that_cuda_lacks_are_refused_at_the_call(self, dtype):
+        x = torch.zeros(2, 4).to(dtype).cuda()
+        with self.assertRaisesRegex(NotImplementedError, '^"LayerNormKernelImpl" not implemented'):
+            F.rms_norm(x, [4])
+        torch.cuda.synchronize()
+
+    def test_weight_of_another_dtype_is_refused(self):
+        x, weight = torch.ones(2, 4, device="cuda"), torch.ones(4, device="cuda").double()
+        with self.assertRaisesRegex(RuntimeError, "expected scalar type Float but found Double"):
+            torch._fused_rms_norm(x, [4], weight, None)
+
     def test_result_of_a_transposed_input_is_contiguous(self):
         x = torch.randn(4, 8)
         result = F.rms_norm(x.cuda().t(), [4])

@@ -161,9 +161,10 @@ void checkAttention(const char* operation, const Tensor& query, const Tensor& ke
                     const Tensor& value, const std::optional<Tensor>& bias) {
   for (const Tensor* one : {&query, &key, &value}) {
     TORCH_CHECK(one->dim() == 4, operation, ": expected tensors of 4 dimensions, got ", one->dim());
-    TORCH_CHECK(one->scalar_type() == query.scalar_type() && one->is_floating_point(), operation,
-                ": expected floating-point tensors of one type, got ", query.scalar_type(), " and ",
-                one->scalar_type());
+    TORCH_CHECK(one->scalar_type() == query.scalar_type() && one->is_floating_point() &&
+                    one->element_size() >= static_cast<int64_t>(sizeof(c10::Half)),
+                operation, ": expected tensors of one floating-point type of 16 bits or more, got ",
+                query.scalar_type(), " and ", one->scalar_type());
   }
   TORCH_CHECK(key.size(2) == value.size(2), "Key and Value must have the same sequence length");
   TORCH_CHECK(query.size(0) == key.size(0) && query.size(0) == value.size(0) &&

@@ -37,11 +37,13 @@ ScalarType accumulateType(const Tensor& input) {
   return at::toAccumulateType(input.scalar_type(), /*is_cuda=*/true);
 }
 
-void checkInput(const char* operation, const Tensor& input) {
+// `kernel` is CUDA's, by the name in its texts.
+void checkInput(const char* operation, const char* kernel, const Tensor& input) {
   TORCH_CHECK(input.dim() >= 2, operation, ": expected an input of at least 2 dimensions, got ",
               input.dim());
-  TORCH_CHECK(input.is_floating_point(), operation, ": expected a floating-point input, got ",
-              input.scalar_type());
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      input.is_floating_point() && c10::elementSize(input.scalar_type()) >= sizeof(c10::Half), '"',
+      kernel, "\" not implemented for '", c10::toString(input.scalar_type()), "'");
 }
 
 // Checks that `tensor`, if defined, has one number for each channel of the input.
@@ -168,7 +170,7 @@ void computeGradient(const Tensor& grad_out, const Tensor& input, const Tensor& 
 // The operators.
 
 std::tuple<Tensor, Tensor> batchNormStats(const Tensor& input, double eps) {
-  checkInput("batch_norm_stats", input);
+  checkInput("batch_norm_stats", "batch_norm_stats_cuda", input);
   const c10::DeviceGuard guard(input.device());
   Tensor mean = emptyOfChannels(input, accumulateType(input));
   Tensor invstd = emptyOfChannels(input, accumulateType(input));
@@ -176,9 +178,10 @@ std::tuple<Tensor, Tensor> batchNormStats(const Tensor& input, double eps) {
   return {std::move(mean), std::move(invstd)};
 }
 
-void checkElements(const char* operation, const Tensor& input, const MaybeTensor& weight,
-                   const MaybeTensor& bias, const Tensor& mean, const Tensor& invstd) {
-  checkInput(operation, input);
+void checkElements(const char* operation, const char* kernel, const Tensor& input,
+                   const MaybeTensor& weight, const MaybeTensor& bias, const Tensor& mean,
+                   const Tensor& invstd) {
+  checkInput(operation, kernel, input);
   checkChannels(operation, "weight", input, weight);
   checkChannels(operation, "bias", input, bias);
   checkChannels(operation, "mean", input, mean);
@@ -188,7 +191,8 @@ void checkElements(const char* operation, const Tensor& input, const MaybeTensor
 Tensor& batchNormElemtOut(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
                           const Tensor& mean, const Tensor& invstd, double /*eps*/,
                           Tensor& output) {
-  checkElements("batch_norm_elemt", input, weight, bias, mean, invstd);
+  checkElements("batch_norm_elemt", "batch_norm_elementwise_cuda", input, weight, bias, mean,
+                invstd);
   const c10::DeviceGuard guard(input.device());
   at::native::resize_output(output, input.sizes());
   enqueue<"aten::batch_norm_elemt">(input.device(), &normalize, input, weight, bias, mean, invstd,
@@ -206,7 +210,7 @@ std::tuple<Tensor, Tensor> batchNormGatherStatsWithCounts(
     const Tensor& input, const Tensor& mean, const Tensor& invstd, const MaybeTensor& running_mean,
     const MaybeTensor& running_var, double momentum, double eps, const Tensor& counts) {
   constexpr const char* kName = "batch_norm_gather_stats_with_counts";
-  checkInput(kName, input);
+  checkInput(kName, "batch_norm_update_stats_cuda", input);
   checkChannels(kName, "running_mean", input, running_mean);
   checkChannels(kName, "running_var", input, running_var);
   TORCH_CHECK(mean.dim() == 2 && mean.size(1) == input.size(1) && invstd.sizes() == mean.sizes(),
@@ -238,7 +242,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batchNormBackwardReduce(
     const Tensor& grad_out, const Tensor& input, const Tensor& mean, const Tensor& invstd,
     const MaybeTensor& weight, bool input_g, bool weight_g, bool bias_g) {
   constexpr const char* kName = "batch_norm_backward_reduce";
-  checkElements(kName, input, weight, std::nullopt, mean, invstd);
+  checkElements(kName, kName, input, weight, std::nullopt, mean, invstd);
   TORCH_CHECK(grad_out.sizes() == input.sizes(), kName, ": expected grad_out of sizes ",
               input.sizes(), ", got ", grad_out.sizes());
   TORCH_CHECK(isGiven(weight) || !(weight_g || bias_g), kName,
@@ -261,7 +265,7 @@ Tensor batchNormBackwardElemt(const Tensor& grad_out, const Tensor& input, const
                               const Tensor& invstd, const MaybeTensor& weight, const Tensor& sum_dy,
                               const Tensor& sum_dy_xmu, const Tensor& count) {
   constexpr const char* kName = "batch_norm_backward_elemt";
-  checkElements(kName, input, weight, std::nullopt, mean, invstd);
+  checkElements(kName, kName, input, weight, std::nullopt, mean, invstd);
   checkChannels(kName, "sum_dy", input, sum_dy);
   checkChannels(kName, "sum_dy_xmu", input, sum_dy_xmu);
   TORCH_CHECK(grad_out.sizes() == input.sizes(), kName, ": expected grad_out of sizes ",

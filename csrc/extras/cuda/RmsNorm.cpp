@@ -5,6 +5,7 @@
 // that results and gradients have the CPU's bits.
 
 #include <ATen/AccumulateType.h>
+#include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/native/layer_norm.h>
@@ -64,10 +65,19 @@ void computeGradients(const Tensor& grad_out, const Tensor& input, const Tensor&
 
 // --- On the calling thread
 
-std::tuple<Tensor, Tensor> rmsNorm(const Tensor& input, IntArrayRef normalized,
-                                   const MaybeTensor& weight, std::optional<double> eps) {
+// Throws the errors of CUDA's kernels, which read the weight in the dtype of the input.
+void checkInputs(const Tensor& input, IntArrayRef normalized, const MaybeTensor& weight) {
   at::native::_check_rms_norm_inputs_symint(input, c10::fromIntArrayRefSlow(normalized),
                                             isGiven(weight) ? *weight : Tensor());
+  AT_DISPATCH_FLOATING_TYPES_AND2(ScalarType::Half, ScalarType::BFloat16, input.scalar_type(),
+                                  "LayerNormKernelImpl", [] {});
+  TORCH_CHECK(!isGiven(weight) || weight->scalar_type() == input.scalar_type(),
+              "expected scalar type ", input.scalar_type(), " but found ", weight->scalar_type());
+}
+
+std::tuple<Tensor, Tensor> rmsNorm(const Tensor& input, IntArrayRef normalized,
+                                   const MaybeTensor& weight, std::optional<double> eps) {
+  checkInputs(input, normalized, weight);
   const c10::DeviceGuard guard(input.device());
   const auto rows = input.dim() - static_cast<int64_t>(normalized.size());
   std::vector<int64_t> sizes(input.sizes().begin(), input.sizes().begin() + rows);
@@ -87,8 +97,7 @@ std::tuple<Tensor, Tensor> rmsNorm(const Tensor& input, IntArrayRef normalized,
 std::tuple<Tensor, Tensor> rmsNormBackward(const Tensor& grad_out, const Tensor& input,
                                            IntArrayRef normalized, const Tensor& rstd,
                                            const MaybeTensor& weight, std::array<bool, 2> mask) {
-  at::native::_check_rms_norm_inputs_symint(input, c10::fromIntArrayRefSlow(normalized),
-                                            isGiven(weight) ? *weight : Tensor());
+  checkInputs(input, normalized, weight);
   const c10::DeviceGuard guard(input.device());
   Tensor grad_input = mask[0] ? at::empty_like(input, at::MemoryFormat::Contiguous) : Tensor();
   Tensor grad_weight =

@@ -5,6 +5,7 @@
 ran on the CPU.
 """
 
+import atexit
 from contextlib import AbstractContextManager
 
 import torch
@@ -44,3 +45,18 @@ def _lazy_init() -> None:
         raise RuntimeError(f"Cannot re-initialize {_C.NAME} in forked subprocess; use 'spawn'")
     _C._init()
     _initialized = True
+
+
+# docs: minimal-exit
+@atexit.register
+def _finish_autograd() -> None:
+    """Waits until the autograd threads have released what they held for ``backward``.
+
+    Such a thread may still hold a Python object when ``backward`` has returned. If it released the
+    object while the interpreter ends, it would abort the process.
+    """
+    if is_initialized():
+        _C._finish_autograd()
+
+
+# docs: end
