@@ -65,6 +65,9 @@ _ACCUMULATED = "the norm is accumulated in float, as on CUDA, where the CPU take
 _CONTIGUOUS = "the gradient of a maximum among equals is contiguous, as on CUDA"
 _UNBATCHED = "torch asks whether cuDNN has a CTC loss, which vmap cannot, on CUDA neither"
 _NAMED = "with deterministic algorithms the result is a named tuple, as torch makes it for CUDA"
+_LATE = "the CPU's kernel finds that results overlap, which is late; CUDA's does not look"
+_DIMENSION = "CUDA's operator checks the dimension first, and raises IndexError"
+_NARROW = "of 16 bits into float64 the CPU has no kernel, whose error has the name of CUDA's"
 _WITHOUT_DEVICE = "a function of torch._refs does not know the default device of a block"
 _IN_DOUBLE = "torch's reference of arange computes in double for the CPU only"
 _NORM_REF = "torch's reference of group_norm has a formula of its own for the CPU"
@@ -130,7 +133,10 @@ GAPS: list[Gap] = [
         for name in ("max_reduction_no_dim", "median", "min_reduction_no_dim", "nanmedian")
     ),
     Gap("nn_functional_ctc_loss", "vmap of vjp", _UNBATCHED, ("float32",), device_type="cuda"),
-    Gap("nn_functional_max_pool3d", "settings", _NAMED, ("float16",), device_type="cuda"),
+    Gap("nn_functional_max_pool3d", "settings", _NAMED, ("float16", "float32"), device_type="cuda"),
+    Gap("mode", "out refused", _LATE, ("float32",), device_type="cuda"),
+    Gap("narrow_copy", "numbers", _DIMENSION, ("float32", "int64", "uint8"), device_type="cuda"),
+    Gap("var", "out", _NARROW, ("bfloat16",), device_type="cuda"),
     *(
         Gap("nn_functional_rms_norm", variant, _FORMULA, ("float32",), device_type="cuda")
         for variant in ("second gradients", "vmap of vjp")

@@ -6,6 +6,7 @@ those of eager mode. torch has two operators for this, which have a list of devi
 it gives each such operator a state of its own. Inductor supports this for CUDA and XPU alone.)
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from torch_openreg import openreg
 from torch_openreg.openreg._utils import DEVICE_TYPE
 
-__all__ = ["install"]
+__all__ = ["install", "serve_proxies"]
 
 
 def _drawing_device(args: Any, kwargs: dict[str, Any]) -> torch.device:
@@ -75,6 +76,24 @@ def install() -> None:
     run_with.py_impl(DispatchKey.PrivateUse1)(_run_with)
     _add_to_list(run_and_save, _run_and_save, lambda _, *args, **kw: _drawing_device(args, kw))
     _add_to_list(run_with, _run_with, lambda _, __, *args, **kw: _drawing_device(args, kw))
+
+
+def serve_proxies(original: Callable[[torch.device], torch.device]) -> None:
+    """Serves graphs in which other devices stand for ours: their states have our size.
+
+    Args:
+        original: Returns the device for which a device stands, or the device itself.
+    """
+
+    def drawing_device(args: Any, kwargs: dict[str, Any]) -> torch.device:
+        return original(_drawing_device(args, kwargs))
+
+    def run_and_save(operator: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
+        return openreg.get_rng_state(drawing_device(args, kwargs)), operator(*args, **kwargs)
+
+    _add_to_list(
+        run_and_save_rng_state, run_and_save, lambda _, *args, **kw: drawing_device(args, kw)
+    )
 
 
 install()

@@ -307,8 +307,10 @@ class TestFourRanks(RanksTestCase):
         layout = ("heads", "batch")
         for differing, communicating in self.run_ranks(attend, (2, 2), [layout]):
             self.assertEqual(differing, [])
-            # Where two heads have keys, that is not one for each of four ranks.
-            self.assertEqual(communicating, [(layout, 2)])
+            # Where two heads have keys, that is not one for each of four ranks. torch's rule for
+            # CUDA's operator shards them in this mesh all the same.
+            expected = [] if DEVICE_TYPE == "cuda" else [(layout, 2)]
+            self.assertEqual(communicating, expected)
 
     @parametrize("name", PLANS)
     def test_parallel_layers_of_a_sharded_model(self, name):

@@ -49,6 +49,11 @@ OTHER_SIZES = {
     "tensor_split": "it takes indices on the host",
     "to_sparse": _SPARSE,
 }
+if DEVICE_TYPE == "cuda":
+    OTHER_SIZES |= dict.fromkeys(("histogram", "histogramdd"), "CUDA has no kernel")
+    OTHER_SIZES |= dict.fromkeys(
+        ("torch__scaled_mm", "torch__scaled_mm_v2"), "GPUs of capability 8.0 have no such product"
+    )
 _OPERATORS = [
     op for op in op_db if op.supported_dtypes("cpu") and not op.name.startswith("jiterator")
 ]

@@ -15,6 +15,7 @@ from environments import INDUCTOR, MODULES
 os.environ.update(MODULES[INDUCTOR])
 
 import torch
+import torch._inductor.compile_fx  # registers the backend, before its modules
 from torch._inductor import async_compile
 
 from torch_openreg.extras.inductor import _kernels

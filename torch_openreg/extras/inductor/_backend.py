@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from torch_openreg.dynamo import _interface
+from torch_openreg.dynamo import _interface, _random_state
 from torch_openreg.extras.inductor import _internals
 from torch_openreg.extras.inductor._cpp_wrapper import (
     OpenRegCppWrapper,
@@ -13,7 +13,7 @@ from torch_openreg.extras.inductor._cpp_wrapper import (
 from torch_openreg.extras.inductor._devices import DEVICE_TYPE
 from torch_openreg.extras.inductor._graphs import OpenRegGraphPolicy
 from torch_openreg.extras.inductor._internals import CppScheduling, DeviceOpOverrides
-from torch_openreg.extras.inductor._lowering import LowerAsCpu
+from torch_openreg.extras.inductor._lowering import LowerAsCpu, original_in_lowering
 from torch_openreg.extras.inductor._wrapper import OpenRegWrapper
 
 __all__ = ["OpenRegDeviceOpOverrides", "OpenRegScheduling", "register"]
@@ -62,6 +62,7 @@ class OpenRegDeviceOpOverrides(DeviceOpOverrides):
 def register() -> None:
     """Registers our device type."""
     _interface.register_indices()
+    _random_state.serve_proxies(original_in_lowering)
     # Inductor registers its own classes at the first query, and would overwrite these.
     _internals.get_device_op_overrides("cpu")
     if DEVICE_TYPE == "cuda":

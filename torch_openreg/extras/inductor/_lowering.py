@@ -19,7 +19,14 @@ from torch_openreg import _C, _fake_tensors
 from torch_openreg._fake_tensors import on_device
 from torch_openreg._version import __version__
 from torch_openreg.extras.inductor import _internals
-from torch_openreg.extras.inductor._devices import HOST, is_ours, is_proxy, original, proxy_of
+from torch_openreg.extras.inductor._devices import (
+    DEVICE_TYPE,
+    HOST,
+    is_ours,
+    is_proxy,
+    original,
+    proxy_of,
+)
 from torch_openreg.extras.inductor._internals import FakeTensor, GraphLowering, V, ir
 from torch_openreg.extras.inductor._kernels import HEADERS
 
@@ -279,6 +286,14 @@ def _bring_host_tensors(
 
     node.args = _internals.map_aggregate(node.args, bring)
     node.kwargs = _internals.map_aggregate(node.kwargs, bring)
+
+
+def original_in_lowering(device: torch.device) -> torch.device:
+    """Returns the original of a proxy while a graph that has it is lowered, or the device."""
+    graph = V.graph
+    if isinstance(graph, GraphLowering) and DEVICE_TYPE in graph.device_types:
+        return original(device)
+    return device
 
 
 @_internals.has_side_effect
