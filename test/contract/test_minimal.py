@@ -21,7 +21,7 @@ from torch.testing._internal.common_utils import TestCase, run_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIMAL = ROOT / "minimal"
-LINES = 700
+LINES = 740
 LINES_WITH_COMMENTS = 1000
 
 EXAMPLES = ROOT / "examples" / "chip"
@@ -105,10 +105,10 @@ class TestMinimal(TestCase):
         count = sum(len(file.read_text().splitlines()) for file in (*NATIVE, *PYTHON))
         self.assertEqual(round(count, -2), LINES_WITH_COMMENTS)
 
-    def test_backend_has_about_700_lines_of_code(self):
+    def test_backend_has_about_740_lines_of_code(self):
         count = sum(native_lines(file.read_text()) for file in NATIVE)
         count += sum(python_lines(file.read_text()) for file in PYTHON)
-        self.assertEqual(round(count, -2), LINES)
+        self.assertLess(abs(count - LINES), 20)
 
     def test_counters_leave_out_comments_and_blank_lines(self):
         self.assertEqual(native_lines("// a\n\n  // b\nint c;  // d\n}\n"), 2)
